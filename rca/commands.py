@@ -1,0 +1,94 @@
+"""What the commands do between their flags and their output: one pipeline, and what else they write."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from rca import load, openmetrics, terminal
+from rca.config import settle
+from rca.diagnose import diagnose as judge
+from rca.errors import Problem, SourceError
+from rca.inputs import Inputs, changes, flags, folders, look
+from rca.model import Report
+from rca.plain import counted
+from rca.render import text
+from rca.schema import schema as rule_schema
+from rca.sources import recording
+from rca.sources.scenario import stage
+from rca.times import parse_time, stamp
+
+Step = Callable[[str], None]
+
+
+def diagnose(given: Inputs, step: Step) -> Report:
+    """Look, and judge what was seen."""
+    sight = look(given, os.environ, step)
+    step("weighing causes")
+    return judge(sight.library, sight.snapshot, given.job)
+
+
+def rendered(report: Report, output: str) -> str:
+    """Write a report in the format asked for."""
+    if output == "text":
+        screen = terminal.screen(sys.stdout, os.environ)
+        return text.render(report, width=screen.width, colour=screen.colour, ascii_only=screen.ascii_only)
+    written: str = import_module(f"rca.render.{output}").render(report)
+    return written
+
+
+def record(given: Inputs, to: Path, step: Step) -> str:
+    """Save what a diagnosis would see, and say what was saved."""
+    sight = look(given, os.environ, step)
+    step(f"writing {to}")
+    recording.write(to, sight.snapshot, sight.window)
+    snapshot, window = sight.snapshot, sight.window
+    jobs = len(snapshot.tables["job"]) if "job" in snapshot.tables else 0
+    return (
+        f"{to}: {stamp(window.start)} to {stamp(window.end)} and {window.baseline:g} s before it, "
+        f"{counted(jobs, 'job')}, {counted(len(snapshot.measurements), 'signal')}, "
+        f"{counted(to.stat().st_size, 'byte')}"
+    )
+
+
+def simulate(scenario: Path, to: str, end: float | None, step: Step) -> str:
+    """Write a scenario as OpenMetrics, to a file or to stdout, and say what was written."""
+    step(f"simulating {scenario}")
+    world = stage(scenario, end)
+    step(f"writing {to}")
+    save(to, openmetrics.lines(world))
+    series = sum(len(metric.labels) for metric in world.metrics.values())
+    return f"{to}: {stamp(world.epoch)} to {stamp(world.end)}, {counted(series, 'series')}"
+
+
+def check(given: Inputs) -> tuple[Sequence[Problem], str]:
+    """Return every problem of the rules, and the sentence that sums up."""
+    settings = settle(given.config, os.environ, flags(given))
+    loaded = load.check(*folders(settings), changes(settings, given.config))
+    if loaded.problems or loaded.library is None:
+        return loaded.problems, counted(len(loaded.problems), "problem")
+    rules, signals = loaded.library.rules, loaded.library.signals
+    return (), f"{counted(len(rules), 'rule')} and {counted(len(signals), 'signal')}, no problem"
+
+
+def schema(to: str) -> None:
+    """Write the JSON Schema of a rule file, to a file or to stdout."""
+    save(to, [msgspec.json.format(msgspec.json.encode(rule_schema()), indent=2).decode() + "\n"])
+
+
+def save(to: str, pieces: Iterable[str]) -> None:
+    """Write text to a file, or to stdout where it is `-`."""
+    if to == "-":
+        terminal.write_all(pieces, encoding="utf-8")
+        return
+    try:
+        with Path(to).open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(pieces)
+    except OSError as error:
+        raise SourceError(f"{to}: cannot be written, {(error.strerror or str(error)).lower()}") from error
+
+
+__all__ = ["check", "diagnose", "parse_time", "record", "rendered", "save", "schema", "simulate"]

@@ -1,0 +1,470 @@
+"""One class a detector: its fields are the YAML settings, its one method scores a matrix.
+
+Conditions are three-valued, as int8: -1 false, 0 unknown, 1 true. `all` is the minimum, `any` the maximum, `not` the
+sign flipped. Unknown is what a missing sample gives, and never turns into either of the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Union
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rca.model import Duration, Floats
+from rca.peers import Cohort, Fit, Indices, at, fit, grouped_medians, sorted_medians, visible
+from rca.rows import carried, centred, latched, line, quantile
+
+Number = float | str
+Reduce = Literal["max", "min", "mean", "median", "count"]
+States = NDArray[np.int8]
+MIN_BASELINE = 10
+IQR_TO_SIGMA = 1.349
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One signal as a detector sees it, rows being the entities that it is judged on.
+
+    `values` (n, T) and `before` (n, B) are masked to the phases that count; `others` holds further signals of the
+    condition by name, on the same rows; `bits` the meaning of a bit mask; times are in seconds.
+    """
+
+    values: Floats
+    before: Floats | None
+    step: float
+    interval: float
+    cohort: Cohort | None = None
+    others: Mapping[str, Floats] = field(default_factory=dict)
+    bits: tuple[str, ...] = ()
+
+    def number(self, value: Number) -> Floats | float:
+        """Return a number, or the values of the signal that it names."""
+        plain = number(value)
+        return plain if plain is not None else self.others[str(value)]
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A detector's answer: `state` (n, T), and what the values should have been, `expected` (G, T') with the row of
+    `expected` for each entity in `index` (n,); `expected` may have one column. `sense` is +1 where high is ill.
+    """
+
+    state: States
+    expected: Floats
+    index: Indices
+    sense: int = 1
+
+
+def states(true: NDArray[np.bool_], known: NDArray[np.bool_]) -> States:
+    """Combine what is true with what is known.
+
+    >>> states(np.array([True, False, True]), np.array([True, True, False]))
+    array([ 1, -1,  0], dtype=int8)
+    """
+    return np.where(known, np.where(true, 1, -1), 0).astype(np.int8)
+
+
+class Detector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="is"):
+    """A leaf condition on one signal.
+
+    The signal belongs to the rule's kind of entity, to a coarser one (read through the relation), or to a finer one:
+    then `reduce` gathers the members' values first, or `count` asks that `at_least` so many (`2`) or such a share
+    (`10%`) of the visible members fulfil the condition.
+    """
+
+    signal: str
+    reduce: Reduce | None = None
+    at_least: Number = 1.0
+
+
+class Above(Detector, frozen=True, kw_only=True, tag="above"):
+    """Above a limit; with `clear`, until it falls below that again."""
+
+    limit: Number
+    clear: Number | None = None
+
+    def score(self, view: View) -> Score:
+        """Compare with the limit; a signal as limit is unknown where it has no sample."""
+        return _limited(view, self.limit, self.clear, 1)
+
+
+class Below(Detector, frozen=True, kw_only=True, tag="below"):
+    """Below a limit; with `clear`, until it rises above that again."""
+
+    limit: Number
+    clear: Number | None = None
+
+    def score(self, view: View) -> Score:
+        """Compare with the limit; a signal as limit is unknown where it has no sample."""
+        return _limited(view, self.limit, self.clear, -1)
+
+
+class AbovePeers(Detector, frozen=True, kw_only=True, tag="above_peers"):
+    """Above the median of peers (equal labels `peers`) by a robust z of `z` and by the practical margin `by`.
+
+    Only samples where signal `load` reaches a fifth of its cohort's median count, when `load` is given.
+    """
+
+    by: Number
+    peers: tuple[str, ...]
+    z: float = 5.0
+    load: str | None = None
+
+    def score(self, view: View) -> Score:
+        """Compare with the cohort's median."""
+        return _against_peers(view, self, 1)
+
+
+class BelowPeers(Detector, frozen=True, kw_only=True, tag="below_peers"):
+    """Below the median of peers, else as `above_peers`."""
+
+    by: Number
+    peers: tuple[str, ...]
+    z: float = 5.0
+    load: str | None = None
+
+    def score(self, view: View) -> Score:
+        """Compare with the cohort's median."""
+        return _against_peers(view, self, -1)
+
+
+class AboveBaseline(Detector, frozen=True, kw_only=True, tag="above_baseline"):
+    """Above the entity's own median before the window by `z` robust deviations and by the margin `by`."""
+
+    by: Number
+    z: float = 4.0
+
+    def score(self, view: View) -> Score:
+        """Compare with the entity's own past; fewer than ten samples there say nothing."""
+        return _against_baseline(view, self, 1)
+
+
+class BelowBaseline(Detector, frozen=True, kw_only=True, tag="below_baseline"):
+    """Below the entity's own median before the window, else as `above_baseline`."""
+
+    by: Number
+    z: float = 4.0
+
+    def score(self, view: View) -> Score:
+        """Compare with the entity's own past; fewer than ten samples there say nothing."""
+        return _against_baseline(view, self, -1)
+
+
+class Rising(Detector, frozen=True, kw_only=True, tag="rising"):
+    """A counter that has grown by at least `by` since the window began, resets apart."""
+
+    by: Number = 1.0
+
+    def score(self, view: View) -> Score:
+        """Sum the growth since the first sample of the window."""
+        filled = carried(view.values)
+        growth = np.diff(filled, axis=1, prepend=filled[:, :1])
+        total = np.cumsum(np.where(growth > 0, growth, 0.0), axis=1)
+        wanted = view.number(self.by)
+        return _constant(states(total >= wanted, ~np.isnan(filled)), 0.0)
+
+
+class Set(Detector, frozen=True, kw_only=True, tag="set"):
+    """A bit mask in which any of the named bits is set; the signal's `bits` name them from bit 0 up.
+
+    With `peers`, only where fewer than half of them show it too.
+    """
+
+    bits: tuple[str, ...]
+    peers: tuple[str, ...] = ()
+
+    def score(self, view: View) -> Score:
+        """Test the bits of whole numbers; what is no whole number is unknown."""
+        mask = sum(1 << view.bits.index(bit) for bit in self.bits)
+        known = ~np.isnan(view.values)
+        is_set = np.asarray((np.where(known, view.values, 0.0).astype(np.int64) & mask) != 0)
+        if self.peers:
+            group = _cohort(view).group
+            seen, shown = visible(view.values, group), visible(np.where(is_set, view.values, np.nan), group)
+            is_set = is_set & (at(shown * 2, group) < at(seen, group))
+        return _constant(states(is_set, known), 0.0)
+
+
+class OneOf(Detector, frozen=True, kw_only=True, tag="one_of"):
+    """A code of this list that is new in the window: the value changed to it, or its series began."""
+
+    codes: tuple[float, ...]
+
+    def score(self, view: View) -> Score:
+        """Ignore a code that stood there from the first sample on: a sticky gauge tells of the past."""
+        known = ~np.isnan(view.values)
+        listed = np.isin(view.values, np.asarray(self.codes))
+        filled = carried(view.values)
+        began = known & ~np.concatenate([np.zeros((len(known), 1), bool), np.cumsum(known, axis=1)[:, :-1] > 0], axis=1)
+        late = began & (np.arange(known.shape[1]) > max(2, 2 * view.interval / view.step))
+        if view.before is not None:
+            late &= np.isnan(view.before).all(axis=1)[:, None]
+        changed = np.zeros(known.shape, dtype=bool)
+        changed[:, 1:] = known[:, 1:] & ~np.isnan(filled[:, :-1]) & (view.values[:, 1:] != filled[:, :-1])
+        new = np.maximum.accumulate((changed | late) & listed, axis=1) & listed
+        return _constant(states(new, known), 0.0)
+
+
+class Stalled(Detector, frozen=True, kw_only=True, tag="stalled"):
+    """A counter that has not moved for `least`, and for `factor` times its own usual time between moves."""
+
+    least: Duration = "5m"
+    factor: float = 10.0
+
+    def score(self, view: View) -> Score:
+        """Measure the time since the last move; a counter that was never seen to move is unknown."""
+        filled = carried(view.values)
+        moved = np.zeros(filled.shape, bool)
+        moved[:, 1:] = filled[:, 1:] != filled[:, :-1]
+        moved[:, 1:] &= ~np.isnan(filled[:, :-1])
+        column = np.arange(filled.shape[1])
+        last = np.maximum.accumulate(np.where(moved, column, -1), axis=1)
+        first = np.where(moved.any(axis=1), moved.argmax(axis=1), 0)
+        growth = np.nanmax(np.where(np.isnan(filled), -np.inf, filled), axis=1, initial=-np.inf) - filled[:, 0]
+        span = (last[:, -1] - first) * view.step
+        usual = np.divide(span, growth, out=np.zeros(len(filled)), where=growth > 0)
+        limit = np.maximum(_seconds(self.least), self.factor * usual)[:, None]
+        idle = (column - last) * view.step
+        return _constant(states(idle > limit, (last >= 0) & ~np.isnan(filled)), 0.0)
+
+
+class NotFalling(Detector, frozen=True, kw_only=True, tag="not_falling"):
+    """A smoothed series whose slope is above zero by `sigma` standard errors."""
+
+    sigma: float = 3.0
+
+    def score(self, view: View) -> Score:
+        """Fit a line through all samples, those before the window too."""
+        slope, error, _ = _fitted(view)
+        return _constant(_wide(states(slope > self.sigma * error, ~np.isnan(error)), view), 0.0)
+
+
+class Drifting(Detector, frozen=True, kw_only=True, tag="drifting"):
+    """A slope of more than `by` of the mean per hour, by `sigma` standard errors."""
+
+    by: Number
+    sigma: float = 3.0
+
+    def score(self, view: View) -> Score:
+        """Fit a line through all samples, those before the window too."""
+        slope, error, mean = _fitted(view)
+        by = view.number(self.by)
+        steep = np.abs(slope) * 3600.0 > np.abs(mean) * (by if isinstance(by, float) else by[:, 0])
+        significant = np.abs(slope) > self.sigma * error
+        return _constant(_wide(states(steep & significant, ~np.isnan(error)), view), 0.0)
+
+
+class Missing(Detector, frozen=True, kw_only=True, tag="missing"):
+    """A series that ended inside the window while those of its peers live on."""
+
+    peers: tuple[str, ...]
+
+    def score(self, view: View) -> Score:
+        """Call a row missing once it has been silent for three intervals after three samples, while half of its
+        peers speak.
+        """
+        cohort = _cohort(view)
+        known = ~np.isnan(view.values)
+        column = np.arange(known.shape[1])
+        last = np.maximum.accumulate(np.where(known, column, -1), axis=1)
+        silent = (column - last) * view.step > 3 * max(view.interval, view.step)
+        earlier = np.cumsum(known, axis=1) >= 3
+        size = np.bincount(cohort.group[cohort.group >= 0], minlength=int(cohort.group.max(initial=-1)) + 1)
+        share = np.asarray(visible(view.values, cohort.group) / np.maximum(size, 1)[:, None])
+        alive = at(share, cohort.group) >= 0.5
+        return _constant(states(silent, known | (silent & earlier & alive)), 0.0)
+
+
+class Correlated(Detector, frozen=True, kw_only=True, tag="correlated"):
+    """Deviations from peers that move together with those of signal `with`, by a correlation of at least `limit`."""
+
+    other: str = msgspec.field(name="with")
+    limit: float
+    peers: tuple[str, ...]
+
+    def score(self, view: View) -> Score:
+        """Correlate, row by row over time, what is left of both signals after the peers' median."""
+        cohort = _cohort(view)
+        one, two = (
+            values - at(grouped_medians(values, cohort.group), cohort.group)
+            for values in (view.values, view.others[self.other])
+        )
+        both = ~np.isnan(one) & ~np.isnan(two)
+        count = both.sum(axis=1)
+        one, two = centred(one, both), centred(two, both)
+        power = np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
+        r = np.divide((one * two).sum(axis=1), power, out=np.zeros(len(one)), where=power > 0)
+        level = np.abs(sorted_medians(view.values))
+        moves = np.sqrt((one**2).sum(axis=1) / np.maximum(count, 1)) > 0.01 * level
+        return _constant(_wide(states((r >= self.limit) & moves, count >= MIN_BASELINE), view), self.limit)
+
+
+class Logged(Detector, frozen=True, kw_only=True, tag="logged"):
+    """A log event that occurred inside the window (`signal` names the event)."""
+
+    def score(self, view: View) -> Score:
+        """Hold from the event on."""
+        happened = np.maximum.accumulate(np.nan_to_num(view.values) > 0, axis=1)
+        return _constant(states(happened, np.ones_like(happened)), 0.0)
+
+
+class All(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is", tag="all"):
+    """True when every part is."""
+
+    of: tuple["Condition", ...]
+
+
+class Any(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is", tag="any"):
+    """True when some part is."""
+
+    of: tuple["Condition", ...]
+
+
+class Not(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is", tag="not"):
+    """True when the part is false; unknown stays unknown."""
+
+    of: "Condition"
+
+
+Leaf = (
+    Above
+    | Below
+    | AbovePeers
+    | BelowPeers
+    | AboveBaseline
+    | BelowBaseline
+    | Rising
+    | Set
+    | OneOf
+    | Stalled
+    | NotFalling
+    | Drifting
+    | Missing
+    | Correlated
+    | Logged
+)
+Condition = Union[  # noqa: UP007 - msgspec resolves the forward references by this name
+    Above,
+    Below,
+    AbovePeers,
+    BelowPeers,
+    AboveBaseline,
+    BelowBaseline,
+    Rising,
+    Set,
+    OneOf,
+    Stalled,
+    NotFalling,
+    Drifting,
+    Missing,
+    Correlated,
+    Logged,
+    All,
+    Any,
+    Not,
+]
+
+
+def leaves(condition: Condition) -> Iterator[Leaf]:
+    """Yield the leaf conditions of a condition, in the order of writing."""
+    if isinstance(condition, All | Any):
+        for part in condition.of:
+            yield from leaves(part)
+    elif isinstance(condition, Not):
+        yield from leaves(condition.of)
+    else:
+        yield condition
+
+
+def number(value: Number) -> float | None:
+    """Read a number: 0.07 and `7%` alike; None for the name of a signal.
+
+    >>> number("7%")
+    0.07
+    """
+    if isinstance(value, int | float):
+        return float(value)
+    text = value.strip()
+    try:
+        return float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
+    except ValueError:
+        return None
+
+
+def _constant(state: States, expected: float) -> Score:
+    return Score(state, np.array([[expected]]), np.zeros(len(state), dtype=np.int64))
+
+
+def _wide(state: States, view: View) -> States:
+    return np.repeat(state[:, None], view.values.shape[1], axis=1)
+
+
+def _seconds(duration: str) -> float:
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    return float(duration[:-1]) * units[duration[-1]]
+
+
+def _cohort(view: View) -> Cohort:
+    if view.cohort is None:
+        raise ValueError("a detector of peers needs a cohort")
+    return view.cohort
+
+
+def _limited(view: View, limit: Number, clear: Number | None, sense: int) -> Score:
+    wanted = view.number(limit)
+    known = ~np.isnan(view.values) & ~np.isnan(wanted)
+    true = sense * (view.values - wanted) > 0
+    if clear is not None:
+        true = latched(true, known & (sense * (view.values - view.number(clear)) < 0))
+    if isinstance(wanted, float):
+        return Score(states(true, known), np.array([[wanted]]), np.zeros(len(true), dtype=np.int64), sense)
+    return Score(states(true, known), wanted, np.arange(len(true)), sense)
+
+
+def _against_peers(view: View, detector: AbovePeers | BelowPeers, sense: int) -> Score:
+    cohort = _cohort(view)
+    values = view.values
+    if detector.load is not None and detector.load in view.others:
+        load = view.others[detector.load]
+        floor = 0.2 * at(grouped_medians(load, cohort.group), cohort.group)
+        values = np.where(load < floor, np.nan, values)
+    peers = fit(values, cohort)
+    by = view.number(detector.by)
+    if isinstance(by, float):
+        margin = _margin(peers, by, detector.z)
+        true = sense * (values - at(peers.centre, cohort.group)) > at(margin, cohort.group)
+    else:
+        centre = at(peers.centre, cohort.group)
+        gap = sense * (values - centre)
+        true = (gap > by * np.abs(centre)) & (gap > detector.z * at(peers.spread, cohort.group))
+    known = ~np.isnan(values) & ~np.isnan(at(peers.spread, cohort.group))
+    return Score(states(true, known), peers.centre, cohort.group, sense)
+
+
+def _margin(peers: Fit, by: float, z: float) -> Floats:
+    """Return the distance from the centre (G, T) that is both significant and large enough to matter."""
+    return np.maximum(by * np.abs(peers.centre), z * peers.spread)
+
+
+def _against_baseline(view: View, detector: AboveBaseline | BelowBaseline, sense: int) -> Score:
+    rows = len(view.values)
+    index = np.arange(rows)
+    if view.before is None or view.before.shape[1] < MIN_BASELINE:
+        return Score(np.zeros(view.values.shape, np.int8), np.full((rows, 1), np.nan), index, sense)
+    ordered = np.sort(view.before, axis=1)
+    count = (~np.isnan(ordered)).sum(axis=1)
+    usual = sorted_medians(ordered)[:, None]
+    low, high = (quantile(ordered, count, share) for share in (0.25, 0.75))
+    spread = np.maximum((high - low)[:, None] / IQR_TO_SIGMA, 0.005 * np.abs(usual))
+    gap = sense * (view.values - usual)
+    true = (gap > view.number(detector.by) * np.abs(usual)) & (gap > detector.z * spread)
+    known = ~np.isnan(view.values) & (count >= MIN_BASELINE)[:, None]
+    return Score(states(true, known), usual, index, sense)
+
+
+def _fitted(view: View) -> tuple[Floats, Floats, Floats]:
+    """Fit a line through all samples of a view."""
+    values = view.values if view.before is None else np.concatenate([view.before, view.values], axis=1)
+    return line(values, view.step, MIN_BASELINE)

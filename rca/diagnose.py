@@ -1,0 +1,100 @@
+"""Diagnose a snapshot: one pure function, the same bytes for the same input."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from rca.evaluate import Look
+from rca.graph import Graph
+from rca.infer import infer
+from rca.library import Library
+from rca.model import Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
+from rca.peers import Indices
+from rca.report import Writer, stamp
+
+SURE = 0.5
+_ORDER: tuple[Symptom, ...] = ("crashed", "stalled", "numeric", "slow_onset", "slow_always", "none")
+_DIGITS = re.compile(r"(\d+)")
+
+
+def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> Report:
+    """Rank what started the trouble of some jobs, or of all that the snapshot knows.
+
+    `jobs` that the snapshot does not know are ignored; the caller tells the user.
+    """
+    ordered = canonical(library, snapshot)
+    look = Look(library, ordered)
+    table = ordered.tables.get("job")
+    names = [] if table is None else [str(name) for name in table.columns["job"]]
+    rows = [row for row, name in enumerate(names) if not jobs or name in jobs]
+    graph = Graph(look)
+    verdict = infer(graph, rows)
+    writer = Writer(graph, verdict)
+    causes = [cause for cause in writer.causes() if not jobs or not cause.jobs or set(cause.jobs) & set(jobs)]
+    symptoms = writer.symptoms(rows)
+    worst: Symptom = min((one.symptom for one in symptoms), key=_ORDER.index, default="none")
+    sure = any(cause.probability >= SURE and cause.cause != "unknown" for cause in causes)
+    status: Status = "causes_found" if sure else "inconclusive" if worst != "none" else "healthy"
+    times = ordered.times
+    return Report(
+        status=status,
+        symptom=worst,
+        symptoms=symptoms,
+        window=ReportWindow(stamp(float(times[0])), stamp(float(times[-1])), ordered.step),
+        jobs=[names[row] for row in rows],
+        causes=causes,
+        findings=writer.findings(),
+        unexplained=writer.unexplained(),
+        not_affected=writer.not_affected(rows),
+        rejected=writer.rejected(),
+        not_checked=writer.not_checked(),
+        warnings=list(dict.fromkeys(snapshot.warnings)),
+        rules=library.digest,
+    )
+
+
+def canonical(library: Library, snapshot: Snapshot) -> Snapshot:
+    """Put the rows of every table into natural order, so that the order of arrival changes nothing."""
+    orders = {kind: order for kind, table in snapshot.tables.items() if (order := _order(table)) is not None}
+    if not orders:
+        return snapshot
+    tables = {kind: _table(table, orders[kind]) if kind in orders else table for kind, table in snapshot.tables.items()}
+    kinds = {name: library.signals[name].entity for name in snapshot.measurements}
+    measurements = {
+        name: _measurement(one, orders[kinds[name]]) if kinds[name] in orders else one
+        for name, one in snapshot.measurements.items()
+    }
+    return dataclasses.replace(snapshot, tables=tables, measurements=measurements)
+
+
+def _table(table: Table, order: Indices) -> Table:
+    return Table(table.kind, table.key, {name: column[order] for name, column in table.columns.items()})
+
+
+def _measurement(one: Measurement, order: Indices) -> Measurement:
+    before = None if one.before is None else one.before[order]
+    origin = [one.origin[row] for row in order] if len(one.origin) else one.origin
+    return dataclasses.replace(one, window=one.window[order], before=before, origin=origin)
+
+
+def _order(table: Table) -> Indices | None:
+    """Return the order that sorts a table, None where it is sorted."""
+    keys = [
+        tuple(_natural(str(part)) for part in row)
+        for row in zip(*(table.columns[label] for label in table.key), strict=True)
+    ]
+    if all(before <= after for before, after in itertools.pairwise(keys)):
+        return None
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts node-9 before node-10.
+
+    >>> _natural("node-9") < _natural("node-10")
+    True
+    """
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.split(text) if part)

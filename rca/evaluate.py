@@ -1,0 +1,402 @@
+"""Rules on a snapshot: which rule holds on which entity, since when, and what the numbers were."""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rca.detectors import (
+    AbovePeers,
+    All,
+    Any,
+    BelowPeers,
+    Condition,
+    Correlated,
+    Leaf,
+    Missing,
+    Not,
+    Number,
+    Score,
+    Set,
+    States,
+    View,
+    leaves,
+    number,
+)
+from rca.library import Library, Override, Rule, seconds
+from rca.model import Floats, Measurement, Snapshot
+from rca.peers import Cohort, Indices
+from rca.relations import Joins, gather
+
+HELD = 0.8
+"""Share of the known samples of `for` in which a condition must be true: one odd sample does not end a fault."""
+
+
+class Reading(NamedTuple):
+    """What a leaf condition read on one entity against what was expected, over the time of its finding.
+
+    `row` is that of `kind`, where the signal was judged; `denied` marks a condition under `not`.
+    """
+
+    leaf: Leaf
+    value: float
+    expected: float
+    row: int
+    kind: str
+    denied: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """A rule on all entities of its kind: `state` (n,) is 1 where it holds, -1 where it was seen not to, else 0;
+    `first` (n,) is the column where the finding begins, for rows that hold; `recent` (n,) where it last held.
+    """
+
+    rule: Rule
+    state: States
+    first: Indices
+    recent: Indices
+
+    def found(self) -> Indices:
+        """Return the rows on which the rule holds."""
+        return np.flatnonzero(self.state == 1)
+
+
+class Look:
+    """One snapshot under one library; every leaf is scored once, whatever number of rules asks for it."""
+
+    def __init__(self, library: Library, snapshot: Snapshot) -> None:
+        self.library = library
+        self.snapshot = snapshot
+        self.joins = Joins(library.entities, snapshot.tables)
+        self._scores: dict[tuple[Leaf, str], tuple[Score, View] | None] = {}
+        self._phases = _phases(self)
+
+    def size(self, kind: str) -> int:
+        """Return how many entities of a kind there are."""
+        table = self.snapshot.tables.get(kind)
+        return 0 if table is None else len(table)
+
+    def judge(self, rule: Rule) -> Judgement:
+        """Judge a rule on all entities of its kind, overrides of the deployment included."""
+        judgement = self._judged(rule)
+        for override in self.library.overrides:
+            if override.rule == rule.id:
+                judgement = self._overridden(judgement, override)
+        return self._only(judgement)
+
+    def _judged(self, rule: Rule) -> Judgement:
+        state = np.broadcast_to(self.states(rule.when, rule.entity), (self.size(rule.entity), len(self.snapshot.times)))
+        return Judgement(rule, *_hold(self._in_phase(state, rule), round(seconds(rule.hold) / self.snapshot.step)))
+
+    def _only(self, judgement: Judgement) -> Judgement:
+        """Leave a rule to the entities that its `only` names."""
+        table = self.snapshot.tables.get(judgement.rule.entity)
+        if table is None or not judgement.rule.only:
+            return judgement
+        fits = _matching(table.columns, judgement.rule.only, len(table))
+        return Judgement(
+            judgement.rule, np.where(fits, judgement.state, -1).astype(np.int8), judgement.first, judgement.recent
+        )
+
+    def _overridden(self, judgement: Judgement, override: Override) -> Judgement:
+        table = self.snapshot.tables.get(judgement.rule.entity)
+        if table is None:
+            return judgement
+        fits = _matching(table.columns, override.match, len(table))
+        changed = self._judged(override.apply(judgement.rule))
+        return Judgement(
+            judgement.rule,
+            np.where(fits, changed.state, judgement.state).astype(np.int8),
+            np.where(fits, changed.first, judgement.first),
+            np.where(fits, changed.recent, judgement.recent),
+        )
+
+    def states(self, condition: Condition, kind: str) -> States:
+        """Return the three-valued state (n, T) of a condition, or (n, 1) where it does not change."""
+        if isinstance(condition, All | Any):
+            combine = np.minimum if isinstance(condition, All) else np.maximum
+            return functools.reduce(combine, [self.states(part, kind) for part in condition.of])
+        if isinstance(condition, Not):
+            return -self.states(condition.of, kind)
+        return self._leaf(condition, kind)
+
+    def _leaf(self, leaf: Leaf, kind: str) -> States:
+        """Score a leaf on the kind where its signal lives, and bring the answer to `kind`."""
+        place = self._place(leaf, kind)
+        scored = self.score(leaf, kind)
+        if place is None or scored is None:
+            return np.zeros((self.size(kind), 1), np.int8)
+        _, index, reduced = place
+        state = scored[0].state
+        if reduced:
+            return state
+        if leaf.reduce == "count":
+            return _counted(state, index, self.size(kind), leaf.at_least)
+        return np.where((index >= 0)[:, None], state[np.maximum(index, 0)], 0).astype(np.int8)
+
+    def _place(self, leaf: Leaf, kind: str) -> tuple[str, Indices, bool] | None:
+        """Return the kind that a leaf is scored on, the index between it and `kind`, and whether values are reduced
+        to `kind` before.
+        """
+        signal = self.library.signals[leaf.signal]
+        alignment = self.joins.align(kind, signal.entity)
+        if alignment is None:
+            return None
+        if alignment.way == "coarser":
+            return signal.entity, alignment.rows, False
+        reduced = leaf.reduce != "count"
+        return (kind if reduced else signal.entity), alignment.rows, reduced
+
+    def score(self, leaf: Leaf, kind: str) -> tuple[Score, View] | None:
+        """Score a leaf for rules on `kind`; None where its signal was not measured."""
+        place = self._place(leaf, kind)
+        if place is None:
+            return None
+        on, index, reduced = place
+        key = (leaf, on)
+        if key not in self._scores:
+            view = self._view(leaf, on, index if reduced else None)
+            self._scores[key] = None if view is None else (leaf.score(view), view)
+        return self._scores[key]
+
+    def _view(self, leaf: Leaf, on: str, index: Indices | None) -> View | None:
+        measured = self.snapshot.measurements.get(leaf.signal)
+        others = {name: self.values(name, on) for name in _other_signals(leaf)}
+        if measured is None or not self.size(on) or any(other is None for other in others.values()):
+            return None
+        values, before = measured.window, measured.before
+        if index is not None:
+            by = leaf.reduce or "max"
+            values = gather(values, index, self.size(on), by)
+            before = None if before is None else gather(before, index, self.size(on), by)
+        load = getattr(leaf, "load", None)
+        loads = {} if load is None else {load: self.values(load, on)}
+        return View(
+            values=values,
+            before=self._past_in_phase(before, on),
+            step=self.snapshot.step,
+            interval=measured.interval,
+            cohort=self._cohort(leaf, on),
+            others={name: value for name, value in {**others, **loads}.items() if value is not None},
+            bits=self.library.signals[leaf.signal].bits,
+        )
+
+    def values(self, signal: str, kind: str) -> Floats | None:
+        """Return a signal on the rows of `kind`, read from its own or a coarser kind."""
+        measured = self.snapshot.measurements.get(signal)
+        alignment = self.joins.align(kind, self.library.signals[signal].entity)
+        if measured is None or alignment is None or alignment.way != "coarser":
+            return None
+        rows = measured.window[np.maximum(alignment.rows, 0)] if len(measured.window) else None
+        return None if rows is None else np.where((alignment.rows >= 0)[:, None], rows, np.nan)
+
+    def _cohort(self, leaf: Leaf, on: str) -> Cohort | None:
+        if not isinstance(leaf, AbovePeers | BelowPeers | Missing | Correlated | Set) or not leaf.peers:
+            return None
+        groups = self.joins.groups
+        return Cohort(groups(on, leaf.peers), groups(on, ("job",)), groups(on, ("job", "dp")))
+
+    def _in_phase(self, state: States, rule: Rule) -> States:
+        """Make unknown what happened while the job was doing something else."""
+        phases = self._phases.get("window")
+        job = self.joins.align(rule.entity, "job")
+        if phases is None or job is None or job.way != "coarser" or "any" in rule.phases:
+            return state
+        measured = [
+            self.snapshot.measurements[leaf.signal]
+            for leaf in leaves(rule.when)
+            if leaf.signal in self.snapshot.measurements
+        ]
+        smear = round(max((one.smoothing for one in measured), default=0.0) / self.snapshot.step)
+        wanted = [_PHASES.index(phase) for phase in rule.phases if phase in _PHASES]
+        fits = _eroded(np.isin(phases, wanted) | np.isnan(phases), smear)
+        if fits.all():
+            return state
+        rows = np.where((job.rows >= 0)[:, None], fits[np.maximum(job.rows, 0)], True)
+        return np.where(rows, state, 0).astype(np.int8)
+
+    def _past_in_phase(self, before: Floats | None, on: str) -> Floats | None:
+        """Leave out of the baseline what was not training."""
+        phases = self._phases.get("before")
+        job = self.joins.align(on, "job")
+        if before is None or phases is None or job is None or job.way != "coarser":
+            return before
+        training = np.isin(phases, [_PHASES.index("train")]) | np.isnan(phases)
+        if training.all() or phases.shape[1] != before.shape[1]:
+            return before
+        rows = np.where((job.rows >= 0)[:, None], training[np.maximum(job.rows, 0)], True)
+        return np.where(rows, before, np.nan)
+
+    def readings(self, judgement: Judgement, row: int, wanted: int = 1) -> Iterator[Reading]:
+        """Yield what the conditions read that make a rule true (`wanted` 1) or false (-1) on one entity."""
+        kind = judgement.rule.entity
+        columns = slice(int(judgement.first[row]), int(judgement.recent[row]) + 1)
+        for leaf, denied in self._deciding(judgement.rule.when, (kind, row, columns), wanted, denied=False):
+            place, scored = self._place(leaf, kind), self.score(leaf, kind)
+            if place is not None and scored is not None:
+                at = _row_of(leaf, row, place, scored[0].state[:, columns])
+                if at is not None:
+                    yield _reading(leaf, (place[0], at, columns), scored, denied)
+
+    def _deciding(
+        self, condition: Condition, place: tuple[str, int, slice], wanted: int, *, denied: bool
+    ) -> Iterator[tuple[Leaf, bool]]:
+        """Yield the leaves that decide a condition, and whether they stand under `not`."""
+        if isinstance(condition, Not):
+            yield from self._deciding(condition.of, place, -wanted, denied=not denied)
+        elif isinstance(condition, All | Any):
+            for part in condition.of:
+                if self._said(part, place) == wanted:
+                    yield from self._deciding(part, place, wanted, denied=denied)
+        else:
+            yield condition, denied
+
+    def _said(self, condition: Condition, place: tuple[str, int, slice]) -> int:
+        """Return what a condition says on the whole of a stretch of columns."""
+        state = self._stretch(condition, place)
+        true, false = int((state == 1).sum()), int((state == -1).sum())
+        return 0 if true == false == 0 else 1 if true >= false else -1
+
+    def _stretch(self, condition: Condition, place: tuple[str, int, slice]) -> States:
+        """Return the state of a condition on one entity over some columns, as `states` has it for all."""
+        if isinstance(condition, Not):
+            return -self._stretch(condition.of, place)
+        if isinstance(condition, All | Any):
+            combine = np.minimum if isinstance(condition, All) else np.maximum
+            return np.asarray(functools.reduce(combine, [self._stretch(part, place) for part in condition.of]))
+        kind, row, columns = place
+        where, scored = self._place(condition, kind), self.score(condition, kind)
+        if where is None or scored is None:
+            return np.zeros(1, np.int8)
+        _, index, reduced = where
+        state = scored[0].state if scored[0].state.shape[1] == 1 else scored[0].state[:, columns]
+        if reduced:
+            return np.asarray(state[row])
+        if condition.reduce == "count":
+            members = np.flatnonzero(index == row)
+            return np.asarray(_counted(state[members], np.zeros(len(members), np.int64), 1, condition.at_least)[0])
+        return np.asarray(state[index[row]]) if index[row] >= 0 else np.zeros(1, np.int8)
+
+
+_PHASES = ("init", "compile", "load_checkpoint", "train", "eval", "save_checkpoint", "finished")
+
+
+def _row_of(leaf: Leaf, row: int, place: tuple[str, Indices, bool], state: States) -> int | None:
+    """Return the row that a leaf was scored on for one entity: itself, or the member that shows it most."""
+    _, index, reduced = place
+    if reduced:
+        return row
+    if leaf.reduce == "count":
+        members = np.flatnonzero(index == row)
+        return int(members[np.argmax(state[members].sum(axis=1))]) if len(members) else None
+    return int(index[row]) if index[row] >= 0 else None
+
+
+def _reading(leaf: Leaf, place: tuple[str, int, slice], scored: tuple[Score, View], denied: bool) -> Reading:
+    score, view = scored
+    kind, row, columns = place
+    group = int(score.index[row])
+    expected = score.expected[group] if group >= 0 and len(score.expected) else np.array([np.nan])
+    if len(expected) > 1:
+        expected = expected[columns]
+    return Reading(leaf, median(view.values[row, columns]), median(expected), row, kind, denied)
+
+
+def median(values: Floats) -> float:
+    """Return the median of what is known, NaN where nothing is."""
+    ordered = np.sort(values)
+    count = int(np.searchsorted(ordered, np.inf, side="right"))
+    return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2.0 if count else float("nan")
+
+
+def _other_signals(leaf: Leaf) -> set[str]:
+    """Return the signals that a leaf names beside its own, limits included; not its load."""
+    named: list[Number | None] = [getattr(leaf, field, None) for field in ("limit", "clear", "by")]
+    names = {value for value in named if isinstance(value, str) and number(value) is None}
+    return names | ({leaf.other} if isinstance(leaf, Correlated) else set())
+
+
+def _counted(state: States, index: Indices, count: int, at_least: Number) -> States:
+    """Say of each group whether enough of its visible members fulfil a condition."""
+    true = np.nan_to_num(gather((state == 1).astype(float), index, count, "sum"))
+    seen = np.nan_to_num(gather((state != 0).astype(float), index, count, "sum"))
+    share = isinstance(at_least, str) and at_least.strip().endswith("%")
+    wanted = number(at_least) or 0.0
+    enough = true >= np.maximum(wanted * seen, 1e-9) if share else true >= wanted
+    return np.where(seen > 0, np.where(enough, 1, -1), 0).astype(np.int8)
+
+
+def _matching(columns: Mapping[str, NDArray[np.object_]], wanted: Mapping[str, str], count: int) -> NDArray[np.bool_]:
+    """Say which rows carry these labels; a value is a regular expression over the whole."""
+    fits = np.ones(count, dtype=bool)
+    for label, pattern in wanted.items():
+        column = columns.get(label)
+        whole = re.compile(pattern)
+        values = [] if column is None else [whole.fullmatch(value) is not None for value in column]
+        fits &= np.array(values, dtype=bool) if column is not None else False
+    return fits
+
+
+def _phases(look: Look) -> dict[str, Floats]:
+    """Return the phase of each job over the window and before it: what most of its ranks say."""
+    measured: Measurement | None = look.snapshot.measurements.get("rank_state")
+    alignment = look.joins.align("job", "rank")
+    if measured is None or alignment is None or alignment.way != "finer":
+        return {}
+    count = look.size("job")
+    phases = {"window": gather(measured.window, alignment.rows, count, "median")}
+    if measured.before is not None:
+        phases["before"] = gather(measured.before, alignment.rows, count, "median")
+    return phases
+
+
+def _eroded(fits: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
+    """Take the `width` columns after each column that does not fit away as well."""
+    last = np.maximum.accumulate(np.where(fits, -width - 1, np.arange(fits.shape[1])), axis=1)
+    return np.asarray(np.arange(fits.shape[1]) - last > width)
+
+
+def _hold(state: States, length: int) -> tuple[States, Indices, Indices]:
+    """Find what is true for `length` samples on end.
+
+    Holds where at least `HELD` of the known samples of the trailing `length` are true and half of them are known, at
+    some time in the last two lengths (three minutes at least are the caller's business) before the end of what is
+    known. Returns the state (n,), and the first and last column of the finding.
+    """
+    rows, width = state.shape
+    length = max(length, 1)
+    known = np.count_nonzero(state, axis=1)
+    summary = np.where(known * 2 > width, -1, 0).astype(np.int8)
+    first, recent = np.zeros(rows, np.int64), np.full(rows, max(width - 1, 0), np.int64)
+    maybe = np.flatnonzero((state == 1).sum(axis=1) >= HELD * length / 2) if width >= length else np.array([], np.int64)
+    if not len(maybe):
+        return summary, first, recent
+    part = state[maybe]
+    true, seen = _trailing(part == 1, length), _trailing(part != 0, length)
+    held = (true >= HELD * seen) & (seen * 2 >= length) & (np.arange(width) >= length - 1) & (true > 0)
+    last_seen = width - 1 - np.argmax((part != 0)[:, ::-1], axis=1)
+    last_held = np.where(held.any(axis=1), width - 1 - np.argmax(held[:, ::-1], axis=1), -width * 4)
+    active = last_seen - last_held < 2 * length
+    broken = _trailing(~held & (seen * 2 >= length), length) >= length
+    column = np.arange(width)
+    last_break = np.where(broken & (column <= last_held[:, None]), column, -1).max(axis=1)
+    inside = held & (column > last_break[:, None])
+    begin = np.maximum(np.argmax(inside, axis=1) - length + 1, 0)
+    begin += np.argmax(
+        (part == 1)[np.arange(len(part))[:, None], np.minimum(begin[:, None] + np.arange(length), width - 1)], axis=1
+    )
+    summary[maybe[active]] = 1
+    first[maybe], recent[maybe] = begin, np.clip(last_held, 0, width - 1)
+    return summary, first, recent
+
+
+def _trailing(flags: NDArray[np.bool_], length: int) -> NDArray[np.int64]:
+    """Count flags in the trailing `length` columns."""
+    total = np.cumsum(flags, axis=1, dtype=np.int64)
+    total[:, length:] -= total[:, :-length].copy()
+    return total

@@ -1,0 +1,277 @@
+"""The causal graph on a snapshot: what a candidate leads to, and how much of that is seen.
+
+Causes and effects meet in hubs (effect rule, relation, group of entities): all members of a hub are one observation.
+A hub whose members can be seen blocks the way: what lies behind it is explained by it, and scored no more.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import networkx as nx
+import numpy as np
+
+from rca.detectors import leaves
+from rca.evaluate import Judgement, Look, median
+from rca.library import Effect, Library, Rule, seconds
+from rca.model import Symptom
+from rca.peers import Indices
+
+SEVERITY: tuple[Symptom, ...] = ("crashed", "stalled", "numeric", "slow_onset", "slow_always")
+NO_ROWS = np.array([], dtype=np.int64)
+ENOUGH = 0.5
+"""A cause that accounts for less than half of an effect is not the cause of it (What-if: M_W, M_S of at least 0.5)."""
+LATE = 0.2
+"""How likely a cause is to be seen clearly after its effect."""
+
+
+class Dose(NamedTuple):
+    """The size of a finding: |ln(value / expected)|, and |value - expected| in the unit of its signal."""
+
+    relative: float
+    absolute: float
+    unit: str
+
+
+class Hub(NamedTuple):
+    """One observation for or against a candidate: of the `seen` members of an effect, those in `true` show it.
+
+    `strength` is the probability that a member shows it, `share` how much of the observed size the cause accounts
+    for (NaN: not known), `late` whether the effect was there clearly before the cause.
+    """
+
+    effect: str
+    via: str
+    true: Indices
+    seen: int
+    strength: float
+    share: float
+    any_member: bool
+    late: bool
+
+
+class Step(NamedTuple):
+    """One hop of a chain: `rows` of rule `effect`, seen as `members` of `of`, reached from rule `origin`."""
+
+    origin: str
+    effect: str
+    rows: Indices
+    of: int
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A root rule that holds on an entity: what speaks for and against it, and what it would explain."""
+
+    rule: Rule
+    row: int
+    hubs: tuple[Hub, ...]
+    steps: tuple[Step, ...]
+    explained: Mapping[str, Indices] = field(default_factory=dict)
+
+
+def rule_graph(library: Library) -> "nx.DiGraph[str]":
+    """Return the graph of rules, an edge from each cause to each effect, `accuses` on the edges."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(sorted(library.rules))
+    for rule in library.rules.values():
+        for effect in rule.causes:
+            graph.add_edge(rule.id, effect.effect, accuses=effect.accuses)
+    return graph
+
+
+def accusing(library: Library) -> frozenset[str]:
+    """Return the symptom rules that lead to a symptom class of a job: findings that want a cause."""
+    graph = rule_graph(library)
+    accused = graph.edge_subgraph([edge for edge in graph.edges if graph.edges[edge]["accuses"]])
+    classes = [rule.id for rule in library.rules.values() if rule.symptom and rule.id in accused]
+    upstream = {rule for one in classes for rule in nx.ancestors(accused, one)}
+    return frozenset(
+        rule for rule in upstream if library.rules[rule].role == "symptom" and not library.rules[rule].symptom
+    )
+
+
+class Graph:
+    """All rules judged on one snapshot, and the walks from candidates through what is seen."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self.judged: dict[str, Judgement] = {
+            name: look.judge(rule) for name, rule in sorted(look.library.rules.items())
+        }
+        self._doses: dict[tuple[str, int], Dose | None] = {}
+        self._beyond: dict[tuple[str, bytes], tuple[Step, ...]] = {}
+
+    def candidates(self) -> list[Candidate]:
+        """Return every root rule that holds on an entity, with its hubs."""
+        roots = [judged for judged in self.judged.values() if judged.rule.role == "root"]
+        return [self._candidate(judged.rule, int(row)) for judged in roots for row in judged.found()]
+
+    def _candidate(self, rule: Rule, row: int) -> Candidate:
+        hubs: list[Hub] = []
+        steps: list[Step] = []
+        for effect in rule.causes:
+            self._walk(rule, np.array([row]), effect, (hubs, steps, effect.strength))
+        explained: dict[str, Indices] = {}
+        for step in steps:
+            explained[step.effect] = np.union1d(explained.get(step.effect, NO_ROWS), step.rows)
+        return Candidate(rule, row, tuple(hubs), tuple(steps), explained)
+
+    def _walk(self, rule: Rule, rows: Indices, effect: Effect, gathered: tuple[list[Hub], list[Step], float]) -> None:
+        """Follow one edge from an unseen or candidate rule: score what is seen, walk on through what is not."""
+        hubs, steps, strength = gathered
+        target = self.judged[effect.effect]
+        members = self.members(rule, rows, effect)
+        true, seen = members[target.state[members] == 1], int((target.state[members] != 0).sum())
+        if not len(members):
+            return
+        if seen == 0:
+            for further in target.rule.causes:
+                self._walk(target.rule, members, further, (hubs, steps, strength * further.strength))
+            return
+        hub = self._hub(rule, rows, effect, (true, seen, strength))
+        if effect.accuses and hub is not None:
+            hubs.append(hub)
+        if len(true) and (hub is None or not hub.share < ENOUGH):
+            steps.append(Step(rule.id, effect.effect, true, seen))
+            steps.extend(self.beyond(target.rule, true))
+
+    def _hub(self, rule: Rule, rows: Indices, effect: Effect, seen: tuple[Indices, int, float]) -> Hub | None:
+        """Weigh a hub whose members are seen; None where the effect is too small to be seen."""
+        true, visible, strength = seen
+        expected = self._expected(rule, rows, effect)
+        if not len(true) and expected is not None and expected < self._margin(effect):
+            return None
+        share = self._share(expected, effect, true)
+        late = bool(len(true)) and self._late(self.judged[rule.id], rows, self.judged[effect.effect], true)
+        return Hub(effect.effect, effect.via, true, visible, strength, share, effect.members == "any", late)
+
+    def members(self, rule: Rule, rows: Indices, effect: Effect) -> Indices:
+        """Return the rows of the effect's kind that share the relation with any of these rows."""
+        kind = self.look.library.rules[effect.effect].entity
+        found = [
+            self.look.joins.members(rule.entity, effect.via, kind, int(row)) for row in self._spread(rule, rows, effect)
+        ]
+        known = [rows for rows in found if rows is not None and len(rows)]
+        if len(known) == 1:
+            return known[0]
+        return np.unique(np.concatenate(known)) if known else NO_ROWS
+
+    def _spread(self, rule: Rule, rows: Indices, effect: Effect) -> Indices:
+        """Return one row for each group of the relation: members of one group lead to the same hub."""
+        if len(rows) < 2:
+            return rows
+        group = self.look.joins.groups(rule.entity, (effect.via,))[rows]
+        return rows[np.unique(group, return_index=True)[1]]
+
+    def beyond(self, rule: Rule, rows: Indices) -> tuple[Step, ...]:
+        """Return what findings of a symptom rule bring about in turn, as far as it is seen and large enough."""
+        key = (rule.id, rows.tobytes())
+        if key not in self._beyond:
+            steps: list[Step] = []
+            for effect in rule.causes:
+                target = self.judged[effect.effect]
+                members = self.members(rule, rows, effect)
+                true = members[target.state[members] == 1]
+                if len(true) and not self._share(self._expected(rule, rows, effect), effect, true) < ENOUGH:
+                    steps.append(Step(rule.id, effect.effect, true, int((target.state[members] != 0).sum())))
+                    steps.extend(self.beyond(target.rule, true))
+            self._beyond[key] = tuple(steps)
+        return self._beyond[key]
+
+    def _expected(self, rule: Rule, rows: Indices, effect: Effect) -> float | None:
+        """Return the size that an effect should have, after the dose at its causes; None where that is not known."""
+        if effect.gain is None:
+            return None
+        doses = [self.dose(rule.id, int(row), effect.gain.of) for row in rows[:64]]
+        known = [dose.absolute if self._absolute(effect) else dose.relative for dose in doses if dose is not None]
+        known = [size for size in known if math.isfinite(size)]
+        return effect.gain.factor * max(known) if known else None
+
+    def _absolute(self, effect: Effect) -> bool:
+        """Say whether an edge's doses are compared in seconds."""
+        assert effect.gain is not None
+        signals = self.look.library.signals
+        measure = measured(self.look.library.rules[effect.effect])
+        return signals[effect.gain.of].unit == "seconds" == signals[measure].unit
+
+    def _share(self, expected: float | None, effect: Effect, true: Indices) -> float:
+        """Return how much of an observed effect a dose accounts for, at most 1; NaN where that is not known."""
+        if expected is None or not len(true):
+            return float("nan")
+        sizes = [self.dose(effect.effect, int(row)) for row in true[:64]]
+        seen = [size.absolute if self._absolute(effect) else size.relative for size in sizes if size is not None]
+        seen = [size for size in seen if math.isfinite(size)]
+        return min(1.0, expected / max(*seen, 1e-12)) if seen else float("nan")
+
+    def _margin(self, effect: Effect) -> float:
+        """Return the smallest size at which an effect is noticed, relative; 0 where its detector has no margin."""
+        rule = self.look.library.rules[effect.effect]
+        margins = [
+            leaf.by
+            for leaf in self.look.library.conditions(rule)
+            if leaf.signal == measured(rule) and hasattr(leaf, "by")
+        ]
+        plain = [
+            float(by[:-1]) / 100 if isinstance(by, str) else float(by)
+            for by in margins
+            if not isinstance(by, str) or by.endswith("%")
+        ]
+        return math.log1p(2 * min(plain)) if plain and effect.gain and not self._absolute(effect) else 0.0
+
+    def _late(self, cause: Judgement, rows: Indices, effect: Judgement, true: Indices) -> bool:
+        """Say whether a cause was first seen after its effect by more than scrapes, smoothing and `for` can hide."""
+        times = self.look.snapshot.times
+        gap = times[int(cause.first[rows].min())] - times[int(effect.first[true].min())]
+        return bool(gap > sum(self.tolerance(one.rule) for one in (cause, effect)))
+
+    def tolerance(self, rule: Rule) -> float:
+        """Return by how many seconds the beginning of a finding may be off."""
+        measured = [self.look.snapshot.measurements.get(leaf.signal) for leaf in self.look.library.conditions(rule)]
+        known = [one.interval + one.smoothing for one in measured if one is not None]
+        return max(known, default=0.0) + seconds(rule.hold)
+
+    def dose(self, rule: str, row: int, signal: str | None = None) -> Dose | None:
+        """Return the size of a finding by its measure, or by another signal of its conditions."""
+        judged = self.judged[rule]
+        wanted = signal or measured(judged.rule)
+        key = (f"{rule}/{wanted}", row)
+        if key not in self._doses:
+            self._doses[key] = self._dose(judged, row, wanted)
+        return self._doses[key]
+
+    def _dose(self, judged: Judgement, row: int, wanted: str) -> Dose | None:
+        unit = self.look.library.signals[wanted].unit
+        for reading in self.look.readings(judged, row):
+            if reading.leaf.signal == wanted and math.isfinite(reading.expected) and math.isfinite(reading.value):
+                gap = reading.value - reading.expected
+                ratio = reading.value / reading.expected if reading.expected else math.inf
+                return Dose(abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf, abs(gap), unit)
+        values = self.look.values(wanted, judged.rule.entity)
+        if values is None:
+            return None
+        level = median(values[row, int(judged.first[row]) : int(judged.recent[row]) + 1])
+        return Dose(math.inf, abs(level), unit) if math.isfinite(level) else None
+
+
+def measured(rule: Rule) -> str:
+    """Return the signal whose deviation is the size of a rule's findings."""
+    return rule.measure or next(iter(leaves(rule.when))).signal
+
+
+def job_symptoms(graph: Graph, jobs: Iterable[int]) -> dict[int, tuple[Symptom, tuple[str, ...]]]:
+    """Return for each ill job (row) its worst symptom class and the rules that show it."""
+    classes: dict[int, tuple[Symptom, tuple[str, ...]]] = {}
+    for job in jobs:
+        shown = [
+            one.rule
+            for one in graph.judged.values()
+            if one.rule.symptom and one.rule.entity == "job" and one.state[job] == 1
+        ]
+        for symptom in SEVERITY:
+            rules = tuple(rule.id for rule in shown if rule.symptom == symptom)
+            if rules:
+                classes[job] = (symptom, rules)
+                break
+    return classes

@@ -1,0 +1,200 @@
+"""What the flags name: the settings, the rules, the source, and the window of time to look at."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rca.config import Settings, settle
+from rca.errors import SourceError, UsageError
+from rca.library import Library, Source
+from rca.load import Changes, dcgm_aliases, load
+from rca.model import Snapshot, Window
+from rca.reader import suggestion
+from rca.sources import topology
+from rca.sources.assemble import Deployment, assemble
+from rca.sources.prometheus import PrometheusStore
+from rca.sources.recording import RecordingSource
+from rca.sources.scenario import ScenarioStore, stage
+from rca.times import parse_duration, parse_time, stamp
+
+Extent = Callable[[], tuple[float, float] | None]
+FEWEST_STEPS = 3
+SKEW = 60.0
+"""How far ahead of the source's present the end of a window may lie, in seconds."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What `diagnose` and `record` look at, as given on the command line or in the environment."""
+
+    prometheus: str | None = None
+    scenario: Path | None = None
+    recording: Path | None = None
+    job: tuple[str, ...] = ()
+    at: str | None = None
+    window: str | None = None
+    baseline: str | None = None
+    topology: Path | None = None
+    rules: Path | None = None
+    rules_extra: tuple[Path, ...] = ()
+    config: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What was looked at."""
+
+    library: Library
+    window: Window
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A source that is open: where it is, and between which times it has samples (asked for only when in need)."""
+
+    source: Source
+    where: str
+    extent: Extent
+
+
+@dataclass(frozen=True, eq=False)
+class StoreSource:
+    """A store, read as a deployment says, as a source; `now` is the store's present."""
+
+    store: PrometheusStore | ScenarioStore
+    deployment: Deployment
+    now: Callable[[], float]
+
+    def latest(self) -> float:
+        """Return the store's present, in unix seconds."""
+        return self.now()
+
+    def snapshot(self, library: Library, window: Window) -> Snapshot:
+        """Read all that the library's signals ask for."""
+        return assemble(self.store, library, window, self.deployment)
+
+
+def look(given: Inputs, environment: Mapping[str, str], step: Callable[[str], None]) -> Sight:
+    """Read the rules and the source that the flags name, and make sure that there is something to judge."""
+    settings = settle(given.config, environment, flags(given))
+    step("reading the rules")
+    library = load(*folders(settings), changes(settings, given.config))
+    with opened(given, settings) as source:
+        step(f"reading {source.where}")
+        window = choose_window(given, settings, source)
+        snapshot = source.source.snapshot(library, window)
+        _check_seen(snapshot, window, source)
+    _check_steps(snapshot, window)
+    _check_jobs(given.job, snapshot)
+    return Sight(library, window, snapshot)
+
+
+def flags(given: Inputs) -> dict[str, str | tuple[str, ...]]:
+    """Return the flags that are settings, where they are given."""
+    named: dict[str, str | tuple[str, ...]] = {
+        "prometheus.url": given.prometheus or "",
+        "topology": str(given.topology or ""),
+        "rules": str(given.rules or ""),
+        "rules_extra": tuple(map(str, given.rules_extra)),
+        "window": given.window or "",
+        "baseline": given.baseline or "",
+    }
+    return {key: value for key, value in named.items() if value}
+
+
+def folders(settings: Settings) -> tuple[Path | None, Sequence[Path]]:
+    """Return the folder of rules (None: the shipped ones) and those of extra rules."""
+    return Path(settings.rules) if settings.rules else None, [Path(folder) for folder in settings.rules_extra]
+
+
+def changes(settings: Settings, config: Path | None) -> Changes:
+    """Return what the settings change in the rules."""
+    return Changes(
+        settings.overrides, settings.signals, settings.labels, settings.disable, str(config or "the environment")
+    )
+
+
+@contextmanager
+def opened(given: Inputs, settings: Settings) -> Iterator[Opened]:
+    """Open the one source that is named: a flag beats the environment and the settings, a scenario stands alone."""
+    named = [f"--{flag}" for flag in ("prometheus", "scenario", "recording") if getattr(given, flag)]
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)}: each stands alone, give one of them")
+    if given.recording is not None:
+        if given.topology is not None:
+            raise UsageError("--topology: a recording holds what was known when it was made, leave it out")
+        recording = RecordingSource(given.recording)
+        yield Opened(recording, str(given.recording), lambda: None)
+    elif given.scenario is not None:
+        world = stage(given.scenario)
+        deployment = Deployment(_topology(given.topology), dcgm_aliases(folders(settings)[0]))
+        source = StoreSource(ScenarioStore(world), deployment, lambda: world.end)
+        yield Opened(source, str(given.scenario), lambda: (world.epoch, world.end))
+    elif settings.prometheus.url:
+        deployment = Deployment(
+            _topology(Path(settings.topology) if settings.topology else None), dcgm_aliases(folders(settings)[0])
+        )
+        with PrometheusStore(settings.prometheus) as store:
+            served = StoreSource(store, deployment, store.now)
+            yield Opened(served, store.site.url, lambda: store.extent(store.now()))
+    else:
+        raise UsageError("no source: give --prometheus URL, --scenario FILE or --recording FILE")
+
+
+def _topology(path: Path | None) -> topology.Topology:
+    return topology.Topology() if path is None else topology.load(path)
+
+
+def choose_window(given: Inputs, settings: Settings, opened: Opened) -> Window:
+    """Return the window that the flags ask for; that of a recording where they ask for none."""
+    if isinstance(opened.source, RecordingSource) and not (given.at or given.window or given.baseline):
+        return opened.source.window
+    width = parse_duration("--window", settings.window)
+    baseline = parse_duration("--baseline", settings.baseline)
+    if width == 0:
+        raise UsageError("--window: a window of 0 s holds nothing, write for example 15m")
+    latest = opened.source.latest()
+    end = parse_time("--at", given.at, latest) if given.at else latest
+    if end > latest + SKEW:
+        raise UsageError(f"--at: {stamp(end)} is in the future, the present of {opened.where} is {stamp(latest)}")
+    if end - width - baseline < 0:
+        raise UsageError(f"--window: {settings.window} and {settings.baseline} before {stamp(end)} is before 1970")
+    return Window(end - width, end, baseline)
+
+
+def _check_seen(snapshot: Snapshot, window: Window, opened: Opened) -> None:
+    """Object to a window without a single sample of any signal, and say when there are some."""
+    if any(np.isfinite(measurement.window).any() for measurement in snapshot.measurements.values()):
+        return
+    asked = f"{opened.where}: no samples between {stamp(window.start)} and {stamp(window.end)}"
+    extent = opened.extent()
+    if extent is None:
+        raise SourceError(f"{asked}, and none at any time; is something scraped there")
+    first, last = extent
+    if window.end < first or window.start > last:
+        raise UsageError(f"{asked}, there are some from {stamp(first)} to {stamp(last)}, write --at {stamp(last)}")
+    raise SourceError(f"{asked} of any metric that the rules read; rca reads DCGM, node_exporter and train_* metrics")
+
+
+def _check_steps(snapshot: Snapshot, window: Window) -> None:
+    """Object to a window that holds too few samples to judge anything by."""
+    least = FEWEST_STEPS * snapshot.step
+    if window.end - window.start < least:
+        raise UsageError(
+            f"--window: {window.end - window.start:g} s are less than {FEWEST_STEPS} samples, which come every "
+            f"{snapshot.step:g} s, write {least:g}s or more"
+        )
+
+
+def _check_jobs(jobs: Sequence[str], snapshot: Snapshot) -> None:
+    """Object to a job that the source does not know."""
+    table = snapshot.tables.get("job")
+    known = [] if table is None else [str(name) for name in table.columns["job"]]
+    for job in jobs:
+        if job not in known:
+            found = suggestion(job, known) or f", {len(known)} are known" if known else ", no job at all was found"
+            raise UsageError(f"--job: no such job: {job!r}{found}")

@@ -1,0 +1,263 @@
+"""What people write: signals, entities and rules, and the library that holds them together.
+
+The structs mirror the YAML key by key; `load` fills them, nothing else creates them outside of tests. A duration is a
+string (`2m`), a number may be a string (`7%`, or the name of a signal); `seconds` and `detectors.number` read them.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+import msgspec
+
+from rca.detectors import All, Any, Condition, Detector, Not, Number, leaves
+from rca.model import Duration, Layer, Share, Snapshot, Symptom, Window
+
+Role = Literal["root", "symptom"]
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
+
+
+class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Anything written in a file: immutable, unknown keys are errors."""
+
+
+def seconds(duration: str) -> float:
+    """Read a Prometheus duration.
+
+    >>> seconds("1h30m")
+    5400.0
+
+    Raises ValueError for anything else, an empty string and a bare number included.
+    """
+    match = _DURATION.fullmatch(duration)
+    if not duration or match is None or duration == "":
+        raise ValueError(f"not a duration: {duration!r}, write for example 30s, 5m or 1h30m")
+    factors = (604800.0, 86400.0, 3600.0, 60.0, 1.0, 0.001)
+    return sum(float(part) * factor for part, factor in zip(match.groups(), factors, strict=True) if part)
+
+
+class Derived(Written, frozen=True, kw_only=True):
+    """A signal computed from others, on entities of the signal's own kind, element by element.
+
+    Exactly one form is set. `reduce` gathers a finer kind's signal (`{of: rank_work_seconds, by: max}`), `product`,
+    `ratio`, `sum` and `difference` combine signals of this kind or of a coarser one; `constant` has one value a row.
+    """
+
+    of: str | None = None
+    by: Literal["max", "min", "mean", "median", "sum"] | None = None
+    product: tuple[str, ...] = ()
+    ratio: tuple[str, ...] = ()
+    sum: tuple[str, ...] = ()
+    difference: tuple[str, ...] = ()
+
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of the signals that this one is made of."""
+        return ((self.of,) if self.of else ()) + self.product + self.ratio + self.sum + self.difference
+
+
+class Codes(Written, frozen=True, kw_only=True):
+    """A label whose value is the measurement: state sets and code labels become numbers.
+
+    The matrix holds the index in `values` of the label value whose series is not 0.
+    """
+
+    label: str
+    values: tuple[str, ...]
+
+
+class Signal(Written, frozen=True, kw_only=True):
+    """A named measurement of one kind of entity.
+
+    `queries` are PromQL, best first; a query fills the entities that those before it left empty. DCGM names stand in
+    their old spelling, `tables/dcgm_aliases.csv` adds the new one and its unit factor. Where several series meet one
+    entity, `combine` says how. Samples outside `valid` (closed interval, in `unit`) are sentinels and dropped.
+    """
+
+    summary: str
+    entity: str
+    layer: Layer
+    unit: str
+    queries: tuple[str, ...] = ()
+    derived: Derived | None = None
+    combine: Literal["max", "min", "sum", "mean", "last"] = "max"
+    valid: tuple[float, float] | None = None
+    bits: tuple[str, ...] = ()
+    codes: Codes | None = None
+    enable: str = ""
+    source: str = ""
+
+
+class EntityKind(Written, frozen=True, kw_only=True):
+    """A kind of entity: the labels that name one, and the `columns` that say where it stands, where that is known."""
+
+    labels: tuple[str, ...]
+    summary: str
+    columns: tuple[str, ...] = ()
+
+
+class Relation(Written, frozen=True, kw_only=True):
+    """How entities meet: equal values of these labels. `through` names the kind of the table that joins two others."""
+
+    labels: tuple[str, ...]
+    summary: str
+    through: str | None = None
+    communicator: bool = False
+
+
+class Label(Written, frozen=True, kw_only=True):
+    """A canonical label: the labels that may carry it, in order of trust, and rewrites applied to the value.
+
+    `rewrite` is a list of `[regular expression, replacement]`, the first that matches the whole value is applied.
+    """
+
+    aliases: tuple[str, ...]
+    rewrite: tuple[tuple[str, str], ...] = ()
+
+
+class Entities(Written, frozen=True, kw_only=True):
+    """The file `entities.yaml`: kinds, relations, labels, and the info series that join them."""
+
+    kinds: dict[str, EntityKind]
+    relations: dict[str, Relation]
+    labels: dict[str, Label]
+    rank_info: tuple[str, ...] = ("train_rank_info",)
+
+
+class Gain(Written, frozen=True, kw_only=True):
+    """How large an effect must be: `factor` × the deviation of signal `of` at the cause.
+
+    Deviations are relative (|ln(value / expected)|), or absolute where both signals share the unit seconds.
+    """
+
+    of: str
+    factor: float
+
+
+class Effect(Written, frozen=True, kw_only=True):
+    """An edge: the rule brings about `effect` on the entities that share relation `via` with it.
+
+    `strength` is the probability that a visible member shows the effect. `members: share` expects it of all members,
+    `any` of at least one. `accuses: false` marks an edge that explains findings and never speaks for the cause.
+    """
+
+    effect: str
+    via: str
+    strength: Share
+    gain: Gain | None = None
+    within: Duration = "5m"
+    members: Literal["share", "any"] = "share"
+    accuses: bool = True
+
+
+class Action(Written, frozen=True, kw_only=True):
+    """What to do: a verb that automation understands, and the sentence for people."""
+
+    do: str
+    text: str
+
+
+class Rule(Written, frozen=True, kw_only=True):
+    """When something is wrong on an entity, and what that brings about elsewhere.
+
+    `role: root` may be a root cause, `role: symptom` never is. `prior` is the share of jobs with that symptom class
+    that this rule starts. `leak` is how often the condition holds on one healthy entity. `symptom` marks a job-level
+    rule that puts its job into a symptom class. `narrow` names the one finer entity that fulfils it instead of this
+    one, where exactly one does. `only` leaves the rule to entities whose labels match (regular expressions).
+    `measure` is the signal whose deviation is the size of the finding (default: that of the first condition).
+    `confused_with` lists the ids that look alike; `source` says where thresholds come
+    from.
+    """
+
+    id: str
+    layer: Layer
+    summary: str
+    entity: str
+    role: Role
+    when: Condition
+    hold: Duration = msgspec.field(name="for", default="1m")
+    phases: tuple[str, ...] = ("train",)
+    causes: tuple[Effect, ...] = ()
+    prior: dict[Symptom, Share] = {}
+    leak: Share = 0.01
+    symptom: Symptom | None = None
+    narrow: Condition | None = None
+    only: dict[str, str] = {}
+    measure: str | None = None
+    action: Action | None = None
+    runbook: str = ""
+    confused_with: tuple[str, ...] = ()
+    source: str = ""
+
+
+class Override(Written, frozen=True, kw_only=True):
+    """A deployment's change of a rule's numbers where entity labels match (`signal.field`, or `for`)."""
+
+    rule: str
+    match: dict[str, str] = {}
+    set: dict[str, float | str]
+
+    def apply(self, rule: Rule) -> Rule:
+        """Return the rule with this override's numbers; keys that name nothing in it change nothing."""
+        hold = self.set.get("for", rule.hold)
+        return msgspec.structs.replace(rule, when=self._changed(rule.when), hold=str(hold))
+
+    def _changed(self, condition: Condition) -> Condition:
+        if isinstance(condition, All | Any):
+            return msgspec.structs.replace(condition, of=tuple(self._changed(part) for part in condition.of))
+        if isinstance(condition, Not):
+            return msgspec.structs.replace(condition, of=self._changed(condition.of))
+        named = {
+            key.rpartition(".")[2]: value for key, value in self.set.items() if key.startswith(f"{condition.signal}.")
+        }
+        fields = {name: value for name, value in named.items() if name in condition.__struct_fields__}
+        return msgspec.structs.replace(condition, **fields)
+
+
+class Library(msgspec.Struct, frozen=True, kw_only=True):
+    """All signals, entities and rules, cross-checked. `digest` is `sha256:` of the files it was loaded from."""
+
+    signals: dict[str, Signal]
+    entities: Entities
+    rules: dict[str, Rule]
+    overrides: tuple[Override, ...] = ()
+    digest: str = ""
+
+    def conditions(self, rule: Rule) -> Iterator[Detector]:
+        """Yield every leaf condition of a rule, `narrow` included."""
+        yield from leaves(rule.when)
+        if rule.narrow is not None:
+            yield from leaves(rule.narrow)
+
+
+class Source(Protocol):
+    """The one way in: read the world once, and say what was seen."""
+
+    def latest(self) -> float:
+        """Return the time that `--at` defaults to, in unix seconds."""
+        ...
+
+    def snapshot(self, library: Library, window: Window) -> Snapshot:
+        """Read all that the library's signals ask for; the only I/O of a diagnosis."""
+        ...
+
+
+__all__ = [
+    "Action",
+    "Codes",
+    "Derived",
+    "Effect",
+    "Entities",
+    "EntityKind",
+    "Gain",
+    "Label",
+    "Library",
+    "Number",
+    "Override",
+    "Relation",
+    "Role",
+    "Rule",
+    "Signal",
+    "Source",
+    "Written",
+    "seconds",
+]

@@ -1,0 +1,237 @@
+"""What flows: a source yields a `Snapshot`, the diagnosis turns it into a `Report`.
+
+Arrays in a snapshot are never modified. NaN means "no sample"; the empty string in a table means "not known".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Layer: TypeAlias = Literal["physical", "resource", "communication", "training"]
+Status: TypeAlias = Literal["causes_found", "healthy", "inconclusive"]
+Symptom: TypeAlias = Literal["slow_onset", "slow_always", "stalled", "crashed", "numeric", "none"]
+
+Duration = Annotated[
+    str,
+    msgspec.Meta(
+        title="a duration",
+        pattern="^(?=.)([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
+        examples=["2m"],
+    ),
+]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+LAYERS: tuple[Layer, ...] = ("physical", "resource", "communication", "training")
+
+
+class Window(NamedTuple):
+    """The time that a diagnosis looks at, in unix seconds: `[start, end]`, and `baseline` seconds before it."""
+
+    start: float
+    end: float
+    baseline: float = 3600.0
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All entities of one kind, a row each.
+
+    `key` names the columns that identify a row (`("node", "gpu")`); further columns say where the entity stands
+    (`job`, `rank`, `tp`, `pp`, `dp`, `cp`, `rack`, `model` ...), as of the window. Every column is an object array
+    of `str`, shape (n,).
+    """
+
+    kind: str
+    key: tuple[str, ...]
+    columns: Mapping[str, NDArray[np.object_]]
+
+    def __len__(self) -> int:
+        return len(self.columns[self.key[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """One signal on the rows of its kind's table.
+
+    `window` has shape (n, T) on `Snapshot.times`; `before` has shape (n, B) on `Snapshot.before_times`, or is None
+    where nothing was fetched. `interval` is the time between real samples and `smoothing` the width of the rate or
+    averaging window, both in seconds. `query` is the PromQL that anyone can re-run (without entity matchers);
+    `origin[i]` holds the labels, as the source spells them, that pick row i out of it (empty sequence: not known).
+    """
+
+    window: Floats
+    before: Floats | None = None
+    interval: float = 15.0
+    smoothing: float = 0.0
+    query: str = ""
+    origin: Sequence[Mapping[str, str]] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What one diagnosis looks at.
+
+    `times` (T,) is the evenly spaced grid of the window, `before_times` (B,) that of the baseline, both in unix
+    seconds, ascending, `step` seconds apart. `absent` says for a signal of the library why it has no measurement.
+    `warnings` are sentences for the reader: server warnings, unmapped series, suspicious clocks.
+    """
+
+    times: Floats
+    before_times: Floats
+    step: float
+    tables: Mapping[str, Table]
+    measurements: Mapping[str, Measurement]
+    absent: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Anything that a report is made of: immutable, and encoded field by field in the order of definition."""
+
+
+class EntityRef(Record, frozen=True):
+    """An entity in a report: its kind and identifying labels."""
+
+    kind: str
+    labels: dict[str, str]
+
+    def __str__(self) -> str:
+        return " ".join([self.kind, *(f"{name}={value}" for name, value in self.labels.items())])
+
+
+class Evidence(Record, frozen=True):
+    """One measured number: what it is, what it should be, and the query that shows it."""
+
+    signal: str
+    query: str
+    value: float
+    unit: str
+    expected: str
+    text: str
+
+
+class Link(Record, frozen=True):
+    """One step of a chain: a finding (or a group of alike ones) on the way from the cause to the symptom.
+
+    `members` counts the entities of kind `kind` that show it, `of` those that could be seen; of many alike, `entity`
+    is their job.
+    """
+
+    finding: str
+    layer: Layer
+    entity: EntityRef
+    since: str
+    text: str
+    members: int = 1
+    of: int = 1
+    kind: str = ""
+
+
+class Action(Record, frozen=True):
+    """What to do about a cause."""
+
+    do: str
+    text: str
+
+
+class Impact(Record, frozen=True):
+    """How many ranks a cause holds up, and how much slower the job is (1.33 = a third longer per step)."""
+
+    ranks: int
+    slowdown: float | None = None
+
+
+class Cause(Record, frozen=True):
+    """A candidate with its probability, the chain to the symptom and the numbers that speak for it."""
+
+    cause: str
+    layer: Layer
+    entity: EntityRef
+    jobs: list[str]
+    probability: float
+    since: str
+    summary: str
+    chain: list[Link]
+    evidence: list[Evidence]
+    explains: int
+    impact: Impact
+    action: Action
+    runbook: str
+    members: list[EntityRef] = []
+
+
+class FindingRef(Record, frozen=True):
+    """A rule that holds on an entity since a time."""
+
+    finding: str
+    layer: Layer
+    role: Literal["root", "symptom"]
+    entity: EntityRef
+    since: str
+    text: str
+    members: int = 1
+
+
+class Rejected(Record, frozen=True):
+    """A candidate that lost, and why."""
+
+    cause: str
+    entity: EntityRef
+    why: str
+
+
+class NotChecked(Record, frozen=True):
+    """A rule that could not be judged: which signals are missing, and how to enable them."""
+
+    rule: str
+    missing: list[str]
+    enable: str
+
+
+class NotAffected(Record, frozen=True):
+    """A symptom that could be seen and is absent: the loss still falls."""
+
+    rule: str
+    entity: EntityRef
+    text: str
+
+
+class JobSymptom(Record, frozen=True):
+    """What ails one job."""
+
+    job: str
+    symptom: Symptom
+    since: str | None = None
+    slowdown: float | None = None
+
+
+class ReportWindow(Record, frozen=True):
+    """The window of a report, RFC 3339."""
+
+    start: str
+    end: str
+    step_seconds: float
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """The answer: `rca.report/v1`. Fields may be added, never renamed."""
+
+    schema: str = "rca.report/v1"
+    status: Status
+    symptom: Symptom
+    symptoms: list[JobSymptom]
+    window: ReportWindow
+    jobs: list[str]
+    causes: list[Cause]
+    findings: list[FindingRef]
+    unexplained: list[FindingRef]
+    not_affected: list[NotAffected]
+    rejected: list[Rejected]
+    not_checked: list[NotChecked]
+    warnings: list[str]
+    rules: str

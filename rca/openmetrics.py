@@ -1,0 +1,96 @@
+"""A simulated cluster as OpenMetrics text, so that a real Prometheus can be filled with it.
+
+    rca simulate scenarios/cooling_fault.yaml --to series.om
+    promtool tsdb create-blocks-from openmetrics series.om data
+
+Metric names come back as they are: a counter is declared without its `_total`, an info metric without its `_info`, and
+what grows under a name that OpenMetrics does not allow for counters (DCGM's) is declared unknown.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TextIO
+
+from rca.physics.world import Metric, World
+
+_SUFFIXES = {"counter": ("_total",), "info": ("_info",), "summary": ("_sum", "_count")}
+
+
+def write(world: World, stream: TextIO) -> int:
+    """Write all series of a simulated cluster to a stream, and return how many samples there were."""
+    samples = 0
+    for text in lines(world):
+        stream.write(text)
+        samples += text.count("\n") - text.startswith("#")
+    return samples
+
+
+def lines(world: World) -> Iterator[str]:
+    """Yield the text piece by piece: each family's declaration, then its series one after the other, then `# EOF`."""
+    families: dict[str, list[Metric]] = {}
+    for metric in world.metrics.values():
+        families.setdefault(family_name(metric), []).append(metric)
+    for name in sorted(families):
+        metrics = families[name]
+        yield f"# TYPE {name} {metrics[0].type}\n"
+        if len(metrics) == 1:
+            yield from _series(metrics[0])
+        else:
+            yield from _interleaved(metrics)
+    yield "# EOF\n"
+
+
+def family_name(metric: Metric) -> str:
+    """Return the name under which OpenMetrics declares a metric."""
+    for suffix in _SUFFIXES.get(metric.type, ()):
+        if metric.name.endswith(suffix):
+            return metric.name.removesuffix(suffix)
+    return metric.name
+
+
+def _series(metric: Metric) -> Iterator[str]:
+    for row, labels in enumerate(metric.labels):
+        text = "".join(f"{sample}\n" for sample in _samples(metric, row, selector(labels)))
+        if text:
+            yield text
+
+
+def _interleaved(metrics: Sequence[Metric]) -> Iterator[str]:
+    """Yield the parts of a summary together, point by point; all parts have the same series and scrapes."""
+    for row in range(len(metrics[0].labels)):
+        parts = [_samples(metric, row, selector(metric.labels[row])) for metric in metrics]
+        text = "".join(f"{sample}\n" for sample in chain.from_iterable(zip(*parts, strict=True)))
+        if text:
+            yield text
+
+
+def _samples(metric: Metric, row: int, name: str) -> Iterator[str]:
+    there = metric.there[row]
+    for value, time in zip(metric.values[row][there].tolist(), metric.times[row][there].tolist(), strict=True):
+        yield f"{name} {number(value)} {time:.3f}"
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    r"""Write a series.
+
+    >>> selector({"__name__": "up", "job": 'a "b"', "x": "c\\d"})
+    'up{job="a \\"b\\"",x="c\\\\d"}'
+    """
+    pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items() if key != "__name__")
+    return f"{labels['__name__']}{{{pairs}}}" if pairs else labels["__name__"]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def number(value: float) -> str:
+    """Write a value so that it reads back as the same.
+
+    >>> number(0.1), number(3.0), number(float("inf"))
+    ('0.1', '3.0', '+Inf')
+    """
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -1,0 +1,83 @@
+"""Everything that Prometheus would hold of a scenario: series by metric name, with real timestamps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rca.library import seconds
+from rca.model import Floats
+from rca.physics import dcgm, host, training
+from rca.physics.run import Trace, happen
+from rca.physics.scrape import Family, MetricType, Scrapes, exported, schedule, up
+from rca.physics.written import Scenario
+
+EPOCH = 1767571200.0  # 2026-01-05T00:00:00Z, when every scenario begins unless told otherwise
+
+
+class Metric:
+    """All series of one metric name; values are drawn when they are first asked for."""
+
+    def __init__(self, families: Sequence[Family], scrapes: Scrapes, epoch: float) -> None:
+        self.name = families[0].name
+        self.type: MetricType = families[0].type
+        self.labels = [{"__name__": self.name, **labels} for family in families for labels in family.labels]
+        self._families = families
+        self._scrapes = scrapes
+        self._epoch = epoch
+
+    @cached_property
+    def times(self) -> Floats:
+        """Return (n, S): unix seconds of each scrape, whole milliseconds."""
+        target = np.concatenate([family.target for family in self._families])
+        rounded: Floats = np.round((self._epoch + self._scrapes.times[target]) * 1000.0) / 1000.0
+        return rounded
+
+    @cached_property
+    def values(self) -> Floats:
+        """Return (n, S): the samples, NaN where a scrape gave none."""
+        parts = []
+        for family in self._families:
+            taken = self._scrapes.known if family.name == "up" else self._scrapes.taken
+            parts.append(np.where(taken[family.target], family.draw(), np.nan))
+        return np.concatenate(parts)
+
+    @cached_property
+    def there(self) -> NDArray[np.bool_]:
+        """Return (n, S): where there is a sample."""
+        mask: NDArray[np.bool_] = ~np.isnan(self.values)
+        return mask
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A simulated cluster as its monitoring shows it, from `epoch` to `end` in unix seconds."""
+
+    scenario: Scenario
+    trace: Trace
+    metrics: Mapping[str, Metric]
+    epoch: float
+    end: float
+
+
+def simulate(scenario: Scenario, end: float | None = None) -> World:
+    """Simulate a scenario so that it ends at `end` (default: `EPOCH` plus its duration); `check` it first."""
+    trace = happen(scenario)
+    epoch = EPOCH if end is None else end - seconds(scenario.duration)
+    scrapes = schedule(trace)
+    grouped: dict[str, list[Family]] = {}
+    for family in _families(trace, scrapes, epoch):
+        if exported(trace, family.name) and len(family.labels):
+            grouped.setdefault(family.name, []).append(family)
+    metrics = {name: Metric(grouped[name], scrapes, epoch) for name in sorted(grouped)}
+    return World(scenario, trace, metrics, epoch, epoch + seconds(scenario.duration))
+
+
+def _families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:
+    yield up(scrapes)
+    yield from dcgm.families(trace, scrapes)
+    yield from host.families(trace, scrapes, epoch)
+    yield host.uplinks(trace, scrapes)
+    yield from training.families(trace, scrapes, epoch)

@@ -1,0 +1,168 @@
+"""How the rows of a snapshot's tables meet: peers, coarser and finer kinds, and the members of a hub."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rca.library import Entities
+from rca.model import Floats, Table
+from rca.peers import Indices, grouped_medians
+
+
+class Alignment(NamedTuple):
+    """How rows of one kind read another: `coarser` maps each row to a row of the other kind, `finer` maps each row
+    of the other kind to one of ours; -1 where unknown.
+    """
+
+    way: Literal["coarser", "finer"]
+    rows: Indices
+
+
+class Joins:
+    """Answers on a snapshot's tables, each computed once."""
+
+    def __init__(self, entities: Entities, tables: Mapping[str, Table]) -> None:
+        self._relations = entities.relations
+        self._tables = tables
+        self._alignments: dict[tuple[str, str], Alignment | None] = {}
+        self._groups: dict[tuple[str, tuple[str, ...]], Indices] = {}
+        self._hubs: dict[tuple[str, str, str], tuple[Indices, list[Indices]]] = {}
+
+    def labels(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the labels that a list of labels and relations stands for, each once."""
+        found: dict[str, None] = {}
+        for name in names:
+            for label in self._relations[name].labels if name in self._relations else (name,):
+                found[label] = None
+        return tuple(found)
+
+    def groups(self, kind: str, names: Sequence[str]) -> Indices:
+        """Return the group (n,) of each row by equal labels; -1 for what is in no job where the job is asked for.
+
+        A label that the kind does not have is left out (a node has no model), one that is not known is a value of its
+        own: GPUs of unknown model are compared with each other.
+        """
+        labels = self.labels(names)
+        key = (kind, labels)
+        if key not in self._groups:
+            columns = self._tables[kind].columns
+            group = _codes([self._tables[kind]], [label for label in labels if label in columns], blank=True)[0]
+            outside = "job" in labels and "job" in columns
+            self._groups[key] = np.where(columns["job"] == "", -1, group) if outside else group
+        return self._groups[key]
+
+    def align(self, kind: str, other: str) -> Alignment | None:
+        """Return how `kind` reads `other`, None where no labels join them."""
+        if (kind, other) not in self._alignments:
+            self._alignments[kind, other] = self._aligned(kind, other)
+        return self._alignments[kind, other]
+
+    def _aligned(self, kind: str, other: str) -> Alignment | None:
+        ours, theirs = self._tables.get(kind), self._tables.get(other)
+        if ours is None or theirs is None:
+            return None
+        if kind == other:
+            return Alignment("coarser", np.arange(len(ours)))
+        if set(theirs.key) <= set(ours.columns):
+            return Alignment("coarser", _positions(ours, theirs))
+        if set(ours.key) <= set(theirs.columns):
+            return Alignment("finer", _positions(theirs, ours))
+        return None
+
+    def members(self, kind: str, via: str, other: str, row: int) -> Indices | None:
+        """Return the rows of `other` that share relation `via` with a row of `kind`; None where that is not known."""
+        key = (kind, via, other)
+        if key not in self._hubs:
+            self._hubs[key] = self._hub(kind, via, other)
+        group, members = self._hubs[key]
+        return members[group[row]] if group[row] >= 0 else None
+
+    def _hub(self, kind: str, via: str, other: str) -> tuple[Indices, list[Indices]]:
+        """Return the hub of each row of `kind`, and the rows of `other` in each hub."""
+        relation = self._relations[via]
+        ours, theirs = self._tables.get(kind), self._tables.get(other)
+        nowhere: tuple[Indices, list[Indices]] = (np.full(0 if ours is None else len(ours), -1, dtype=np.int64), [])
+        if ours is None or theirs is None:
+            return nowhere
+        missing = [label for label in relation.labels if label not in theirs.columns]
+        if not missing and set(relation.labels) <= set(ours.columns):
+            group, hub = _codes([ours, theirs], relation.labels)
+            if other == "group" and relation.communicator:
+                hub = np.where(theirs.columns["group"] == via, hub, -1)
+            return group, _listed(group, hub)
+        joint = self._tables.get(relation.through or "")
+        if joint is None:
+            return nowhere
+        return self._through(ours, joint, theirs, relation.labels)
+
+    def _through(
+        self, ours: Table, joint: Table, theirs: Table, labels: Sequence[str]
+    ) -> tuple[Indices, list[Indices]]:
+        """Go from our rows to a joining table by `labels`, and on by the other labels of its key."""
+        on = [label for label in joint.key if label not in labels]
+        if not set(labels) <= set(ours.columns) or not set(on) <= set(theirs.columns):
+            return np.full(len(ours), -1, dtype=np.int64), []
+        group, middle = _codes([ours, joint], labels)
+        there, final = _codes([joint, theirs], on)
+        hubs = [np.flatnonzero(np.isin(final, there[middle == hub])) for hub in range(int(group.max(initial=-1)) + 1)]
+        return group, hubs
+
+
+def gather(values: Floats, index: Indices, count: int, by: str) -> Floats:
+    """Reduce rows (n, T) to their groups (count, T), NaN ignored; `by` is max, min, mean, median or sum."""
+    if by == "median":
+        medians = grouped_medians(values, index)
+        return np.concatenate([medians, np.full((count - len(medians), values.shape[1]), np.nan)])
+    gathered = np.full((count, values.shape[1]), np.nan)
+    order = np.argsort(index, kind="stable")[int((index < 0).sum()) :]
+    found, starts = np.unique(index[order], return_index=True)
+    if not len(found):
+        return gathered
+    rows = values[order]
+    if by in ("max", "min"):
+        reducer: Callable[..., Floats] = np.fmax.reduceat if by == "max" else np.fmin.reduceat
+        gathered[found] = reducer(rows, starts, axis=0)
+        return gathered
+    known = ~np.isnan(rows)
+    count_known = np.add.reduceat(known, starts, axis=0, dtype=np.float64)
+    total = np.add.reduceat(np.where(known, rows, 0.0), starts, axis=0)
+    divisor = count_known if by == "mean" else np.ones_like(count_known)
+    gathered[found] = np.divide(total, divisor, out=np.full_like(total, np.nan), where=count_known > 0)
+    return gathered
+
+
+def _keys(table: Table, labels: Sequence[str]) -> tuple[NDArray[np.object_], NDArray[np.bool_]]:
+    """Join the labels of each row into one string, and say which rows know them all."""
+    joined = np.full(len(table), "", dtype=object)
+    known = np.ones(len(table), dtype=bool)
+    for label in labels:
+        column = table.columns[label]
+        joined = joined + column + "\x1f"
+        known &= column != ""
+    return joined, known
+
+
+def _codes(tables: Sequence[Table], labels: Sequence[str], *, blank: bool = False) -> list[Indices]:
+    """Give equal labels equal numbers over several tables; -1 where one is not known, unless `blank` is a value."""
+    keys, known = zip(*(_keys(table, labels) for table in tables), strict=True)
+    _, codes = np.unique(np.concatenate(keys).astype(str), return_inverse=True)
+    coded = np.where(np.concatenate(known) | blank, codes, -1).astype(np.int64)
+    return np.split(coded, np.cumsum([len(table) for table in tables])[:-1])
+
+
+def _positions(rows: Table, targets: Table) -> Indices:
+    """Return for each row the position of the target whose key it carries; -1 where there is none."""
+    codes, target_codes = _codes([rows, targets], targets.key)
+    position = np.full(int(max(codes.max(initial=-1), target_codes.max(initial=-1))) + 1, -1, dtype=np.int64)
+    position[target_codes[target_codes >= 0]] = np.flatnonzero(target_codes >= 0)
+    return np.where(codes >= 0, position[np.maximum(codes, 0)] if len(position) else -1, -1)
+
+
+def _listed(group: Indices, hub: Indices) -> list[Indices]:
+    """List the positions in `hub` of each code that `group` uses."""
+    count = int(max(group.max(initial=-1), hub.max(initial=-1))) + 1
+    order = np.argsort(hub, kind="stable")[int((hub < 0).sum()) :]
+    bounds = np.searchsorted(hub[order], np.arange(count + 1))
+    return [order[bounds[code] : bounds[code + 1]] for code in range(count)]

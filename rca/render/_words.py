@@ -1,0 +1,195 @@
+"""The sentences that every format for people shares: verdict, times, members, and strings made safe to show."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from rca.model import Cause, EntityRef, Evidence, FindingRef, JobSymptom, Link, NotChecked, Report
+from rca.plain import counted, percent, quantity, times, visible
+
+LIKELY = 0.5
+DETAILED = 3
+
+
+def safe(report: Report) -> Report:
+    """Return the report with every string made visible; its queries stay on one line and stay valid."""
+    return msgspec.convert(_safe(msgspec.to_builtins(report)), Report)
+
+
+def _safe(value: object) -> object:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {_safe(key): one_line(item) if key == "query" else _safe(item) for key, item in value.items()}
+    return [_safe(item) for item in value] if isinstance(value, list) else value
+
+
+def one_line(query: object) -> object:
+    """Put a query that was written over several lines on one."""
+    return visible(" ".join(query.split("\n"))) if isinstance(query, str) else _safe(query)
+
+
+def moment(stamp: str) -> datetime | None:
+    """Read an RFC 3339 time as UTC; None where it is not one."""
+    try:
+        return datetime.fromisoformat(stamp).astimezone(UTC)
+    except ValueError:
+        return None
+
+
+def clock(stamp: str, report: Report) -> str:
+    """Write a time of the report: the time of day alone on the day on which its window ends, in UTC."""
+    at, end = moment(stamp), moment(report.window.end)
+    if at is None:
+        return stamp or "an unknown time"
+    return f"{at:%H:%M:%S}" if end is not None and at.date() == end.date() else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def span(report: Report) -> str:
+    """Write the window with its date, and the time between samples."""
+    start, end = moment(report.window.start), moment(report.window.end)
+    step = f"a sample every {quantity(report.window.step_seconds, 'seconds').replace('.0 s', ' s')}"
+    if start is None or end is None:
+        return f"{report.window.start} to {report.window.end}, {step}"
+    until = f"{end:%H:%M:%S}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
+    return f"{start:%Y-%m-%d %H:%M:%S} to {until} UTC, {step}"
+
+
+def listed(words: Sequence[str], most: int = 6) -> str:
+    """Join words for a sentence, and say how many were left out."""
+    shown = list(words[:most]) + ([f"{len(words) - most:,} more"] if len(words) > most else [])
+    return shown[0] if len(shown) == 1 else " and ".join((", ".join(shown[:-1]), shown[-1])) if shown else ""
+
+
+def lowered(sentence: str) -> str:
+    """Let a sentence go on after a colon: lower its first letter, unless that begins an acronym, and end no stop.
+
+    >>> lowered("A GPU is hot."), lowered("NVLink errors")
+    ('a GPU is hot', 'NVLink errors')
+    """
+    stripped = sentence.strip().rstrip(".")
+    return stripped if stripped[1:2].isupper() else stripped[:1].lower() + stripped[1:]
+
+
+def ended(sentence: str) -> str:
+    """Make a sentence: a capital at its start, a stop at its end; nothing of nothing.
+
+    >>> ended("explains 3 findings")
+    'Explains 3 findings.'
+    """
+    stop = "" if not sentence or sentence.endswith((".", "!", "?")) else "."
+    return f"{sentence[:1].upper()}{sentence[1:]}{stop}"
+
+
+def name(entity: EntityRef) -> str:
+    """Name an entity; a job is named by its label alone."""
+    return f"job {entity.labels['job']}" if entity.kind == "job" and "job" in entity.labels else str(entity)
+
+
+def ailment(symptom: JobSymptom, report: Report) -> str:
+    """Say what ails a job."""
+    since = f" since {clock(symptom.since, report)}" if symptom.since else ""
+    slower = f"{times(symptom.slowdown)} slower" if symptom.slowdown else "slow"
+    return f"job {symptom.job} " + {
+        "slow_onset": f"is {slower}{since}",
+        "slow_always": f"is {slower} than its work needs, over the whole window",
+        "stalled": f"makes no steps{since}",
+        "crashed": f"has crashed{since.replace(' since ', ' at ')}",
+        "numeric": f"has a loss or gradients that are not right{since}",
+        "none": "shows no symptom",
+    }[symptom.symptom]
+
+
+def ailments(report: Report) -> str:
+    """Say what ails the jobs that are ill; the empty string when none is."""
+    return listed([ailment(symptom, report) for symptom in report.symptoms if symptom.symptom != "none"], most=3)
+
+
+def accusation(cause: Cause) -> str:
+    """Name a cause on its entity with its probability."""
+    return f"{cause.cause} on {name(cause.entity)} ({percent(cause.probability)})"
+
+
+def verdict(report: Report) -> str:
+    """Say in one sentence what was found, or that nothing was, or that it cannot be told."""
+    if report.status == "causes_found":
+        return _found(report)
+    return _healthy(report) if report.status == "healthy" else _inconclusive(report)
+
+
+def _found(report: Report) -> str:
+    known = [cause for cause in report.causes if cause.cause != "unknown"]
+    likely = [cause for cause in known if cause.probability >= LIKELY] or known[:1]
+    effect = ailments(report) or "no job shows a symptom yet"
+    if len(likely) > 1:
+        return f"{counted(len(likely), 'cause')}: {listed([accusation(cause) for cause in likely], most=3)}; {effect}"
+    parts = [accusation(cause) + (f": {lowered(cause.summary)}" if cause.summary else "") for cause in likely]
+    return "; ".join([*parts, effect])
+
+
+def _inconclusive(report: Report) -> str:
+    why = ailments(report) or "something is wrong"
+    guesses = [accusation(cause) for cause in report.causes if cause.cause != "unknown"]
+    best = f"the best guess is {guesses[0]}" if guesses else "there is no candidate"
+    return f"inconclusive: {why}, and no cause is as likely as {percent(LIKELY)}; {best}"
+
+
+def _healthy(report: Report) -> str:
+    jobs = f"in job {listed(report.jobs)}" if len(report.jobs) == 1 else f"in {len(report.jobs):,} jobs"
+    where = jobs if report.jobs else "(no training job was seen)"
+    unchecked = counted(len(report.not_checked), "rule")
+    return f"healthy: nothing wrong {where}" + (
+        f", as far as it can be seen ({unchecked} could not be checked)" if report.not_checked else ""
+    )
+
+
+def crowd(link: Link) -> str:
+    """Say who shows a link of a chain: one entity, or how many of those that could be seen."""
+    share = counted(link.of, link.kind or link.entity.kind) if link.of > 1 else ""
+    if link.members > 1:
+        within = f" of {name(link.entity)}" if link.entity.kind == "job" else f", {name(link.entity)} first"
+        return f"{'all' if link.members >= link.of else f'{link.members:,} of'} {share}{within}"
+    return f"{name(link.entity)} (1 of {share})" if share else name(link.entity)
+
+
+def gathered(finding: FindingRef) -> str:
+    """Say on whom a finding was made."""
+    return f"{name(finding.entity)}, {finding.members:,} times" if finding.members > 1 else name(finding.entity)
+
+
+def measured(evidence: Evidence) -> str:
+    """Write what was measured, and what it should be."""
+    if evidence.text:
+        return f"{evidence.signal}, {evidence.text}"
+    expected = f", expected {evidence.expected}" if evidence.expected else ""
+    return f"{evidence.signal} {quantity(evidence.value, evidence.unit)}{expected}"
+
+
+def detailed(position: int, cause: Cause) -> bool:
+    """Tell whether a cause, counted from 1, deserves its chain and its evidence."""
+    return position <= DETAILED or cause.probability >= LIKELY
+
+
+def weight(cause: Cause) -> str:
+    """Say what a cause explains and whom it holds up; the empty string when neither is known."""
+    parts = [f"explains {counted(cause.explains, 'finding')}"] if cause.explains else []
+    if cause.impact.ranks:
+        parts.append(f"holds up {counted(cause.impact.ranks, 'rank')} of {listed(cause.jobs) or 'no known job'}")
+    if cause.impact.slowdown:
+        parts.append(f"a step takes {times(cause.impact.slowdown)} as long")
+    return ", ".join(parts)
+
+
+def enabling(not_checked: Iterable[NotChecked]) -> dict[str, list[str]]:
+    """Group the rules that could not be checked by what to enable, each such line once, most rules first.
+
+    Under the empty string stand rules that lack a signal which nobody knows how to enable, with the signals.
+    """
+    groups: dict[str, list[str]] = {}
+    for rule in not_checked:
+        lines = [line.strip() for line in rule.enable.split("; ") if line.strip()]
+        for line in lines or [""]:
+            without = f" (without {listed(rule.missing)})" if rule.missing and not lines else ""
+            groups.setdefault(line, []).append(f"{rule.rule}{without}")
+    return dict(sorted(groups.items(), key=lambda item: (item[0] == "", -len(item[1]), item[0])))

@@ -1,0 +1,479 @@
+"""From verdict to report: findings, chains, numbers and reasons, in words and in the fields of `rca.report/v1`."""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+
+from rca import promql
+from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, Detector, OneOf, Set, leaves
+from rca.evaluate import Judgement, Look, Reading, median
+from rca.graph import ENOUGH, Candidate, Graph, Step, measured
+from rca.infer import Standing, Verdict
+from rca.library import Rule
+from rca.model import (
+    LAYERS,
+    Action,
+    Cause,
+    EntityRef,
+    Evidence,
+    FindingRef,
+    Impact,
+    JobSymptom,
+    Link,
+    NotAffected,
+    NotChecked,
+    Rejected,
+)
+from rca.peers import Indices
+from rca.plain import percent, quantity
+
+LISTED = 0.05
+"""Candidates of at least this probability are causes; what is below is rejected."""
+MOST = 50
+"""No list of findings or rejected candidates is longer than this; what is left out is counted."""
+
+
+def stamp(time: float) -> str:
+    """Write unix seconds as RFC 3339.
+
+    >>> stamp(0.0)
+    '1970-01-01T00:00:00Z'
+    """
+    return datetime.fromtimestamp(round(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Writer:
+    """Writes the parts of one report."""
+
+    def __init__(self, graph: Graph, verdict: Verdict) -> None:
+        self._graph = graph
+        self._look: Look = graph.look
+        self._verdict = verdict
+        self._rules = graph.look.library.rules
+
+    # -- entities and times
+
+    def entity(self, kind: str, row: int) -> EntityRef:
+        """Name a row of a table."""
+        table = self._look.snapshot.tables[kind]
+        return EntityRef(kind, {label: str(table.columns[label][row]) for label in table.key})
+
+    def since(self, rule: str, rows: Indices) -> str:
+        """Return when the first of some findings began."""
+        first = int(self._graph.judged[rule].first[rows].min())
+        return stamp(float(self._look.snapshot.times[first]))
+
+    def job(self, row: int) -> str:
+        """Return the name of a job."""
+        return str(self._look.snapshot.tables["job"].columns["job"][row])
+
+    def _group(self, rule: str, rows: Indices) -> EntityRef:
+        """Name a finding's entity, or the job of many."""
+        kind = self._rules[rule].entity
+        jobs = self._look.joins.align(kind, "job")
+        if len(rows) == 1 or jobs is None or jobs.way != "coarser":
+            return self.entity(kind, int(rows[0]))
+        job = int(jobs.rows[rows[0]])
+        return self.entity("job", job) if job >= 0 else self.entity(kind, int(rows[0]))
+
+    # -- numbers
+
+    def readings(self, rule: str, row: int) -> list[Reading]:
+        """Return what the true conditions of a finding read, its measure first."""
+        wanted = measured(self._rules[rule])
+        found = list(self._look.readings(self._graph.judged[rule], row))
+        unique = {(one.leaf.signal, one.leaf.__class__): one for one in reversed(found) if math.isfinite(one.value)}
+        return sorted(unique.values(), key=lambda one: (one.leaf.signal != wanted, found.index(one)))
+
+    def evidence(self, rule: str, row: int) -> list[Evidence]:
+        """Return the numbers behind a finding, with the queries that show them."""
+        return [self._evidence(reading) for reading in self.readings(rule, row)]
+
+    def _evidence(self, reading: Reading) -> Evidence:
+        signal = self._look.library.signals[reading.leaf.signal]
+        expected = self._expected(reading, signal.unit)
+        value = self._value(reading, signal.unit)
+        return Evidence(
+            signal=reading.leaf.signal,
+            query=self.query(reading.leaf.signal, reading.kind, reading.row),
+            value=float(f"{reading.value:.6g}"),
+            unit=signal.unit,
+            expected=expected,
+            text=f"{_lowered(signal.summary)}: {value}, {'as' if reading.denied else 'expected'} {expected}",
+        )
+
+    def _value(self, reading: Reading, unit: str) -> str:
+        if isinstance(reading.leaf, Set):
+            bits = self._look.library.signals[reading.leaf.signal].bits
+            named = [bit for position, bit in enumerate(bits) if int(reading.value) >> position & 1]
+            return ", ".join(named) or "no bit"
+        return quantity(reading.value, unit)
+
+    def _expected(self, reading: Reading, unit: str) -> str:
+        leaf = reading.leaf
+        if isinstance(leaf, AbovePeers | BelowPeers):
+            return f"{quantity(reading.expected, unit)} (median of its peers: same {', '.join(leaf.peers)})"
+        if isinstance(leaf, AboveBaseline | BelowBaseline):
+            return f"{quantity(reading.expected, unit)} (before)"
+        if isinstance(leaf, Set):
+            return f"none of {', '.join(leaf.bits)}" + (" as on its peers" if leaf.peers else "")
+        if isinstance(leaf, OneOf):
+            return "no new code"
+        sense = {"above": "at most", "below": "at least"}.get(str(leaf.__struct_config__.tag), "")
+        return f"{sense} {quantity(reading.expected, unit)}".strip()
+
+    def query(self, signal: str, kind: str, row: int) -> str:
+        """Return the PromQL that shows a signal on one entity; of a derived signal that of what it is made of."""
+        measurement = self._look.snapshot.measurements[signal]
+        derived = self._look.library.signals[signal].derived
+        if not measurement.query and derived is not None:
+            parts = [
+                self.query(name, kind, row) for name in derived.inputs() if name in self._look.snapshot.measurements
+            ]
+            return (
+                " and ".join(dict.fromkeys(part for part in parts if part)) if len(parts) == 1 else (parts or [""])[0]
+            )
+        if self._look.library.signals[signal].entity == kind and row < len(measurement.origin):
+            return promql.with_labels(measurement.query, measurement.origin[row])
+        return measurement.query
+
+    def sentence(self, rule: str, rows: Indices) -> str:
+        """Say a finding in one line: what, and the largest number."""
+        top = int(rows[0]) if len(rows) == 1 else int(self._largest(rule, rows))
+        text = _lowered(self._rules[rule].summary)
+        readings = self.readings(rule, top)
+        if not readings:
+            return text
+        reading = readings[0]
+        unit = self._look.library.signals[reading.leaf.signal].unit
+        return f"{text}: {self._value(reading, unit)}, expected {self._expected(reading, unit)}"
+
+    def _largest(self, rule: str, rows: Indices) -> int:
+        """Return the row with the median size among many findings, so that one odd member tells no tale."""
+        sizes = [(self._graph.dose(rule, int(row)), int(row)) for row in rows[:64]]
+        known = sorted((dose.relative, row) for dose, row in sizes if dose is not None)
+        return known[len(known) // 2][1] if known else int(rows[0])
+
+    # -- causes
+
+    def causes(self) -> list[Cause]:
+        """Return every candidate of some probability, and the unknown ones, best first."""
+        listed = [one for one in self._verdict.standings if one.probability >= LISTED]
+        named = [self._cause(standing) for standing in listed] + self._unknown()
+        return sorted(named, key=lambda cause: (-cause.probability, cause.cause, str(cause.entity)))
+
+    def _cause(self, standing: Standing) -> Cause:
+        candidate = standing.candidate
+        rule = candidate.rule
+        jobs = self._jobs(candidate)
+        entity, members = self._narrowed(candidate)
+        action = rule.action
+        return Cause(
+            cause=rule.id,
+            layer=rule.layer,
+            entity=entity,
+            jobs=[self.job(job) for job in jobs],
+            probability=_rounded(standing.probability),
+            since=self.since(rule.id, np.array([candidate.row])),
+            summary=rule.summary,
+            chain=self._chain(candidate),
+            evidence=self._proof(candidate),
+            explains=sum(len(rows) for rows in candidate.explained.values()),
+            impact=self._impact(jobs),
+            action=Action(action.do, action.text) if action else Action("investigate", rule.summary),
+            runbook=rule.runbook,
+            members=members,
+        )
+
+    def _jobs(self, candidate: Candidate) -> list[int]:
+        explained = [
+            job
+            for job, (_, rules) in self._verdict.classes.items()
+            if any(job in candidate.explained.get(rule, ()) for rule in rules)
+        ]
+        align = self._look.joins.align(candidate.rule.entity, "job")
+        if explained or align is None or align.way != "coarser" or align.rows[candidate.row] < 0:
+            return explained
+        return [int(align.rows[candidate.row])]
+
+    def _narrowed(self, candidate: Candidate) -> tuple[EntityRef, list[EntityRef]]:
+        """Name the one member that fits the rule's `narrow`, or the entity with its members."""
+        rule = candidate.rule
+        whole = self.entity(rule.entity, candidate.row)
+        if rule.narrow is None:
+            return whole, []
+        kind = self._look.library.signals[next(leaves(rule.narrow)).signal].entity
+        align = self._look.joins.align(rule.entity, kind)
+        if align is None or align.way != "finer":
+            return whole, []
+        rows = np.flatnonzero(align.rows == candidate.row)
+        fits = self._look.judge(_as_rule(rule, kind)).state[rows] == 1
+        chosen = rows[fits] if fits.sum() == 1 else rows
+        members = [self.entity(kind, int(row)) for row in rows]
+        return (self.entity(kind, int(chosen[0])) if len(chosen) == 1 else whole), (members if len(rows) > 1 else [])
+
+    def _impact(self, jobs: Sequence[int]) -> Impact:
+        ranks = self._look.joins.align("job", "rank")
+        count = 0 if ranks is None or ranks.way != "finer" else int(np.isin(ranks.rows, list(jobs)).sum())
+        slow = [symptom.slowdown for symptom in self.symptoms(jobs) if symptom.slowdown is not None]
+        return Impact(count, max(slow, default=None))
+
+    def _chain(self, candidate: Candidate) -> list[Link]:
+        """Tell the story from the cause on, layer by layer."""
+        rule = candidate.rule
+        own = np.array([candidate.row])
+        links = [
+            Link(
+                rule.id,
+                rule.layer,
+                self.entity(rule.entity, candidate.row),
+                self.since(rule.id, own),
+                self.sentence(rule.id, own),
+            )
+        ]
+        return links + [self._link(step) for step in _ordered(candidate.steps, self._rules)]
+
+    def _link(self, step: Step) -> Link:
+        layer = self._rules[step.effect].layer
+        since, text = self.since(step.effect, step.rows), self.sentence(step.effect, step.rows)
+        entity, kind = self._group(step.effect, step.rows), self._rules[step.effect].entity
+        return Link(step.effect, layer, entity, since, text, len(step.rows), step.of, kind)
+
+    def _proof(self, candidate: Candidate) -> list[Evidence]:
+        """Return the numbers of the cause, then those of each step of its chain."""
+        proof = self.evidence(candidate.rule.id, candidate.row)
+        for step in _ordered(candidate.steps, self._rules):
+            proof += self.evidence(step.effect, self._largest(step.effect, step.rows))[:1]
+        unique = {(one.signal, one.query): one for one in reversed(proof)}
+        return list(reversed(list(unique.values())))
+
+    def _unknown(self) -> list[Cause]:
+        """Return an entry for each ill job that has a cause which cannot be told."""
+        return [self._untold(job, doubt) for job, doubt in self._verdict.unknown.items() if doubt >= LISTED]
+
+    def _untold(self, job: int, doubt: float) -> Cause:
+        """Name the entity that is ill for a reason that cannot be told: the largest finding without a cause."""
+        rules = self._verdict.classes[job][1]
+        rule, rows = next(iter(self.suspects(job)), (rules[0], np.array([job])))
+        row = int(rows[0])
+        entity = self.entity(self._rules[rule].entity, row)
+        links = [Link(rule, self._rules[rule].layer, entity, self.since(rule, rows[:1]), self.sentence(rule, rows[:1]))]
+        text = f"Something that cannot be told from what was seen: {self.sentence(rule, rows[:1])}"
+        action = Action("investigate", "Enable what could not be checked, then look at the entity named.")
+        return Cause(
+            cause="unknown", layer=self._rules[rule].layer, entity=entity, jobs=[self.job(job)],
+            probability=_rounded(doubt), since=self.since(rule, rows[:1]), summary=text, chain=links,
+            evidence=self.evidence(rule, row), explains=0, impact=self._impact([job]), action=action, runbook="",
+        )  # fmt: skip
+
+    def suspects(self, job: int) -> list[tuple[str, Indices]]:
+        """Return the findings of a job that want a cause and have none: the largest row of each rule first."""
+        found = []
+        for rule, rows in sorted(self._verdict.unexplained.items()):
+            align = self._look.joins.align(self._rules[rule].entity, "job")
+            if (
+                self._rules[rule].symptom
+                or align is None
+                or align.way != "coarser"
+                or rule not in self._verdict.accusing
+            ):
+                continue
+            inside = rows[align.rows[rows] == job]
+            doses = [(self._graph.dose(rule, int(row)), int(row)) for row in inside[:64]]
+            sized = sorted(((-dose.relative, row) for dose, row in doses if dose is not None))
+            if sized:
+                found.append((sized[0][0], rule, np.array([row for _, row in sized])))
+        return [(rule, rows) for _, rule, rows in sorted(found, key=lambda one: (one[0], one[1]))]
+
+    # -- the rest of the report
+
+    def symptoms(self, jobs: Sequence[int]) -> list[JobSymptom]:
+        """Return what ails each job."""
+        return [self._symptom(job) for job in jobs]
+
+    def _symptom(self, job: int) -> JobSymptom:
+        if job not in self._verdict.classes:
+            return JobSymptom(self.job(job), "none")
+        symptom, rules = self._verdict.classes[job]
+        return JobSymptom(self.job(job), symptom, self.since(rules[0], np.array([job])), self._slowdown(job, rules))
+
+    def _slowdown(self, job: int, rules: Sequence[str]) -> float | None:
+        """Return how many times as long a step takes: against before, or against the time without the wait."""
+        step = self._look.values("job_step_seconds", "job")
+        columns = self._graph.judged[rules[0]]
+        level = math.nan if step is None else median(step[job, int(columns.first[job]) :])
+        for rule in rules:
+            dose = self._graph.dose(rule, job)
+            if dose is not None and dose.unit == "seconds" and level > dose.absolute:
+                return float(f"{level / (level - dose.absolute):.4g}")
+            if dose is not None and math.isfinite(dose.relative):
+                return float(f"{math.exp(dose.relative):.4g}")
+        return None
+
+    def findings(self) -> list[FindingRef]:
+        """Return every finding; many of one rule in one job are one entry with the number of its members."""
+        return [ref for judged in self._graph.judged.values() for ref in self._refs(judged, judged.found())]
+
+    def unexplained(self) -> list[FindingRef]:
+        """Return the findings of symptoms that no chosen cause explains."""
+        left = self._verdict.unexplained
+        return [ref for rule, rows in sorted(left.items()) for ref in self._refs(self._graph.judged[rule], rows)]
+
+    def _refs(self, judged: Judgement, rows: Indices) -> list[FindingRef]:
+        rule = judged.rule
+        align = self._look.joins.align(rule.entity, "job")
+        job = np.zeros(len(rows)) if align is None or align.way != "coarser" else align.rows[rows]
+        parts = [rows[job == one] for one in np.unique(job)]
+        split = [
+            part for rows in parts for part in ([rows] if len(rows) > 8 else [rows[[at]] for at in range(len(rows))])
+        ]
+        return [
+            FindingRef(
+                rule.id,
+                rule.layer,
+                rule.role,
+                self._group(rule.id, part),
+                self.since(rule.id, part),
+                self.sentence(rule.id, part),
+                len(part),
+            )
+            for part in split
+        ]
+
+    def not_affected(self, jobs: Sequence[int]) -> list[NotAffected]:
+        """Return the symptoms of ill jobs that were seen to be absent, and that no other one stands for."""
+        absent = []
+        for judged in self._graph.judged.values():
+            rule = judged.rule
+            if rule.role != "symptom" or rule.entity != "job" or rule.symptom in ("slow_onset", "slow_always"):
+                continue
+            absent += [
+                self._absent(rule, job) for job in jobs if job in self._verdict.classes and judged.state[job] == -1
+            ]
+        return absent
+
+    def _absent(self, rule: Rule, job: int) -> NotAffected:
+        signal = self._look.library.signals[measured(rule)]
+        values = self._look.values(measured(rule), "job")
+        seen = "" if values is None else f", {_trend(values[job], signal.unit)}"
+        return NotAffected(rule.id, self.entity("job", job), f"{_lowered(signal.summary)}{seen}")
+
+    def rejected(self) -> list[Rejected]:
+        """Return the candidates that lost, each with the reason."""
+        lost = [one for one in self._verdict.standings if one.probability < LISTED or not one.chosen]
+        named = [Rejected(one.candidate.rule.id, self._narrowed(one.candidate)[0], self._why(one)) for one in lost]
+        return (named + self._lookalikes())[:MOST]
+
+    def _why(self, standing: Standing) -> str:
+        candidate = standing.candidate
+        for hub in candidate.hubs:
+            effect = _lowered(self._rules[hub.effect].summary)
+            if hub.share < ENOUGH:
+                return f"accounts for only {percent(hub.share)} of what it should explain ({hub.effect}: {effect})"
+            if hub.seen and not len(hub.true):
+                return f"what it should bring about is absent: {hub.effect}, 0 of {hub.seen} ({effect})"
+        if standing.rival is not None:
+            rival = standing.rival
+            return (
+                f"{rival.rule.id} on {self._narrowed(rival)[0]} explains the same better"
+                f" ({percent(standing.probability)} for this one)"
+            )
+        if not candidate.explained:
+            return "explains nothing of what was found"
+        return f"too unlikely ({percent(standing.probability)})"
+
+    def _lookalikes(self) -> list[Rejected]:
+        """Say of the causes that look like a chosen one which number speaks against them on the same entity."""
+        found: dict[tuple[str, str], Rejected] = {}
+        for standing in self._verdict.standings:
+            if not standing.chosen or standing.probability < 0.5:
+                continue
+            for name in standing.candidate.rule.confused_with:
+                rejected = self._lookalike(standing.candidate, name)
+                if rejected is not None:
+                    found.setdefault((name, str(rejected.entity)), rejected)
+        return list(found.values())
+
+    def _lookalike(self, candidate: Candidate, name: str) -> Rejected | None:
+        rule = self._rules.get(name)
+        align = None if rule is None else self._look.joins.align(candidate.rule.entity, rule.entity)
+        if rule is None or align is None:
+            return None
+        rows = (
+            align.rows[[candidate.row]] if align.way == "coarser" else np.flatnonzero(align.rows == candidate.row)[:1]
+        )
+        if not len(rows) or rows[0] < 0 or self._graph.judged[name].state[rows[0]] != -1:
+            return None
+        against = next(self._look.readings(self._graph.judged[name], int(rows[0]), -1), None)
+        if against is None:
+            return None
+        does = "does" if against.denied else "does not"
+        why = f"{does} show {_sense(against.leaf)}: {self._evidence(against).text}"
+        return Rejected(name, self.entity(rule.entity, int(rows[0])), why)
+
+    def not_checked(self) -> list[NotChecked]:
+        """Return the root rules that could be judged on no entity, with what is missing."""
+        entries = []
+        for judged in self._graph.judged.values():
+            rule = judged.rule
+            missing = sorted(
+                {part for leaf in self._look.library.conditions(rule) for part in self._missing(leaf.signal)}
+            )
+            if rule.role == "root" and missing and not (judged.state != 0).any():
+                lines = [self._look.library.signals[name].enable for name in missing]
+                entries.append(NotChecked(rule.id, missing, "; ".join(dict.fromkeys(line for line in lines if line))))
+        return entries
+
+    def _missing(self, signal: str) -> list[str]:
+        """Return the measured signals that a signal lacks."""
+        if signal in self._look.snapshot.measurements:
+            return []
+        derived = self._look.library.signals[signal].derived
+        return [signal] if derived is None else [part for name in derived.inputs() for part in self._missing(name)]
+
+
+def _sense(leaf: Detector) -> str:
+    """Say in words what a condition looks for."""
+    return f"{leaf.signal} {str(leaf.__struct_config__.tag).replace('_', ' ')}"
+
+
+def _as_rule(rule: Rule, kind: str) -> Rule:
+    """Return a rule's `narrow` as a rule on the finer kind."""
+    assert rule.narrow is not None
+    return msgspec.structs.replace(rule, entity=kind, when=rule.narrow, narrow=None, only={})
+
+
+def _ordered(steps: Sequence[Step], rules: dict[str, Rule]) -> list[Step]:
+    """Join steps to the same rule and sort them by layer, in the order of the walk inside one."""
+    joined: dict[str, Step] = {}
+    for step in steps:
+        old = joined.get(step.effect)
+        rows = step.rows if old is None else np.union1d(old.rows, step.rows)
+        joined[step.effect] = Step(step.origin, step.effect, rows, max(step.of, old.of if old else 0, len(rows)))
+    return sorted(joined.values(), key=lambda step: LAYERS.index(rules[step.effect].layer))
+
+
+def _trend(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], unit: str) -> str:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return "not seen"
+    quarter = max(len(known) // 4, 1)
+    return (
+        f"from {quantity(median(known[:quarter]), unit)} to {quantity(median(known[-quarter:]), unit)} over the window"
+    )
+
+
+def _rounded(probability: float) -> float:
+    return round(min(probability, 0.999), 3)
+
+
+def _lowered(text: str) -> str:
+    """Lower the first letter, unless a second capital shows that it is a name.
+
+    >>> _lowered("A GPU is hot"), _lowered("HBM temperature"), _lowered("NVLink errors")
+    ('a GPU is hot', 'HBM temperature', 'NVLink errors')
+    """
+    return text if len(text) > 1 and text[1].isupper() else text[:1].lower() + text[1:]

@@ -1,0 +1,264 @@
+"""From raw series to a `Snapshot`: the core of every metric source.
+
+What a store holds is asked for once a selector, over all the time that it is needed. Then the grid is chosen by the
+spacing of real samples, labels become entities, queries are evaluated series by series and gathered to one row an
+entity, and derived signals are computed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rca.errors import SourceError
+from rca.library import Entities, Library
+from rca.model import Measurement, Snapshot, Window
+from rca.sources.asking import HOSTS, UPLINKS, Aliases, Answered, Questions, answers, questions
+from rca.sources.derive import derive
+from rca.sources.grid import Grid, Ints, common_step, spacing
+from rca.sources.identity import Reader, natural, rewritten
+from rca.sources.measure import Bench, Material, Times
+from rca.sources.ranks import Info
+from rca.sources.series import Block, Store
+from rca.sources.tables import Directory, World, build
+from rca.sources.topology import Topology, uplinks
+
+RDMA, RDMA_STATE, RDMA_ACTIVE = "node_infiniband_", "node_infiniband_state_id", 4.0
+_EXPORTED_ONCE = ("gpu", "node", "nic", "rank")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a deployment says of itself: its topology, other spellings of metrics (name -> (other name, its units per
+    unit of ours)), and the grid step in seconds where it is not to follow the samples."""
+
+    topology: Topology = field(default_factory=Topology)
+    aliases: Aliases = field(default_factory=dict)
+    step: float | None = None
+
+
+def assemble(store: Store, library: Library, window: Window, deployment: Deployment | None = None) -> Snapshot:
+    """Read all that the library's signals ask for.
+
+    Raises SourceError where the store fails, ProblemsError where a query is not PromQL.
+    """
+    deployment = deployment or Deployment()
+    names = store.names(window.start - window.baseline, window.end)
+    asked = questions(library, names, window, deployment.aliases)
+    answered = dict(answers(store, asked, window.end))
+    times = choose_times(asked, answered, window, deployment.step)
+    served, failed, warnings = _served(store, asked, times)
+    blocks = {number: one.block for number, one in answered.items()} | served
+    readers, codes = _read(library, asked, blocks)
+    directory = build(library.entities, _world(library.entities, asked, blocks, (readers, codes), deployment.topology))
+    bench = Bench(asked, Material(blocks, failed, readers, codes, directory), times)
+    measured: dict[str, Measurement] = {}
+    absent: dict[str, str] = {}
+    for name, signal in sorted(library.signals.items()):
+        if signal.derived is None:
+            found = bench.measure(name, signal)
+            if isinstance(found, Measurement):
+                measured[name] = found
+            else:
+                absent[name] = found
+    derived = derive(library.signals, library.entities, directory.tables, measured, absent)
+    warnings = [
+        *_short(times, window), *directory.warnings, *_nameless(blocks, codes, directory), *_twice(blocks, codes, directory),
+        *_clocks(asked, answered), *bench.warnings, *warnings, *store.warnings(),
+    ]
+    ahead = times.whole.times()
+    return Snapshot(
+        times=times.window.times(),
+        before_times=ahead[: times.whole.size - times.window.size],
+        step=times.window.step,
+        tables=directory.tables,
+        measurements={name: derived.measurements[name] for name in sorted(derived.measurements)},
+        absent={name: derived.absent[name] for name in sorted(derived.absent)},
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def choose_times(asked: Questions, answered: Mapping[int, Answered], window: Window, step: float | None) -> Times:
+    """Choose the grid: the given step, or the usual spacing of the fastest samples that are common."""
+    if step is None:
+        infos = set(asked.infos.values())
+        found = [(spacing(one.block), len(one.block.labels)) for number, one in answered.items() if number not in infos]
+        step = common_step([(seconds, count) for seconds, count in found if seconds is not None])
+    size = int((window.end - window.start) / step + 1e-6) + 1
+    ahead = int(window.baseline / step + 1e-6)
+    return Times(Grid(window.end, step, max(size, 1)), Grid(window.end, step, max(size, 1) + max(ahead, 0)))
+
+
+def _served(store: Store, asked: Questions, times: Times) -> tuple[dict[int, Block], dict[int, str], list[str]]:
+    """Have the server evaluate what has no plan: blocks, or why there are none, and what to say about it."""
+    blocks: dict[int, Block] = {}
+    failed: dict[int, str] = {}
+    warnings: list[str] = []
+    for number, text in enumerate(asked.served, len(asked.selectors)):
+        grid = times.whole if asked.back[number] else times.window
+        try:
+            blocks[number] = store.evaluate(text, grid.times())
+        except SourceError as error:
+            failed[number] = str(error)
+            warnings.append(f"query {text}: {error}")
+            continue
+        warnings.append(f"query {text}: the server evaluates it, gaps under 5 minutes are invisible there")
+    return blocks, failed, warnings
+
+
+def _read(
+    library: Library, asked: Questions, blocks: Mapping[int, Block]
+) -> tuple[dict[str, Reader], dict[tuple[int, str], Ints]]:
+    """Read the labels of every block as each kind that it is asked for."""
+    readers = {kind: Reader(library.entities, kind) for kind in library.entities.kinds}
+    codes: dict[tuple[int, str], Ints] = {}
+    for name, queries in asked.queries.items():
+        kind = library.signals[name].entity
+        for number in sorted({number for query in queries for number in query.reads.values()}):
+            if number in blocks and (number, kind) not in codes:
+                codes[number, kind] = readers[kind].read(blocks[number].labels)
+    return readers, codes
+
+
+def _world(
+    entities: Entities,
+    asked: Questions,
+    blocks: Mapping[int, Block],
+    read: tuple[Mapping[str, Reader], Mapping[tuple[int, str], Ints]],
+    topology: Topology,
+) -> World:
+    """Collect what tables are built from."""
+    readers, codes = read
+    infos = {name: blocks[number] for name, number in asked.infos.items() if number in blocks}
+    nowhere = Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))
+    return World(
+        seen={kind: reader.seen for kind, reader in readers.items()},
+        infos=[one for name in entities.rank_info if name in infos for one in _infos(entities, infos[name])],
+        hosts=_hosts(entities, infos.get(HOSTS, nowhere)),
+        uplinks=uplinks(infos.get(UPLINKS, nowhere).labels),
+        active=_active(blocks, codes),
+        topology=topology,
+    )
+
+
+def _infos(entities: Entities, block: Block) -> list[Info]:
+    """Read info series, those that say the same as one."""
+    reader = Reader(entities, "rank", ("ep", "uuid"))
+    spans: dict[int, tuple[float, float]] = {}
+    for code, begin, end in zip(reader.read(block.labels).tolist(), block.offsets[:-1], block.offsets[1:], strict=True):
+        if end > begin:
+            first, last = spans.get(code, (np.inf, -np.inf))
+            spans[code] = (min(first, float(block.times[begin])), max(last, float(block.times[end - 1])))
+    return [Info(reader.seen[code], *span) for code, span in spans.items()]
+
+
+def _hosts(entities: Entities, block: Block) -> dict[str, str]:
+    """Return the host name that each instance of `node_uname_info` gave last."""
+    last = [float(block.times[end - 1]) if end else 0.0 for end in block.offsets[1:].tolist()]
+    found: dict[str, str] = {}
+    told = zip(block.labels, last, strict=True)
+    for labels, _ in sorted(told, key=lambda one: (one[1], natural(one[0].get("nodename", "")))):
+        instance, name = labels.get("instance", ""), labels.get("nodename", "")
+        if instance and name:
+            found[rewritten(instance, entities.labels["node"])] = name
+    return found
+
+
+def _active(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints]) -> frozenset[int]:
+    """Return the readings of RDMA ports that were active at some time, or of all where no state is known."""
+    ports: set[int] = set()
+    active: set[int] = set()
+    known = False
+    for (number, kind), own in codes.items():
+        block = blocks[number]
+        if kind != "nic":
+            continue
+        names = [labels.get("__name__", "") for labels in block.labels]
+        ports |= {code for code, name in zip(own.tolist(), names, strict=True) if name.startswith(RDMA)}
+        if RDMA_STATE in names:
+            known = True
+            series = np.repeat(np.arange(len(names)), np.diff(block.offsets))
+            up = np.unique(series[block.values == RDMA_ACTIVE]).tolist()
+            active |= {int(own[row]) for row in up if names[row] == RDMA_STATE}
+    return frozenset(active if known else ports)
+
+
+def _short(times: Times, window: Window) -> list[str]:
+    """Warn of a window that holds too few steps to judge anything by."""
+    if window.end - window.start >= 3.0 * times.window.step:
+        return []
+    seconds = window.end - window.start
+    return [f"window: {seconds:g} s is less than three steps of {times.window.step:g} s, ask for a longer one"]
+
+
+def _nameless(
+    blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], directory: Directory
+) -> list[str]:
+    """Count the series that name no entity, kind by kind, with an example."""
+    counts: dict[str, int] = {}
+    examples: dict[str, str] = {}
+    for (number, kind), own in codes.items():
+        lost = np.flatnonzero(directory.rows[kind][own] < 0).tolist()
+        if lost:
+            counts[kind] = counts.get(kind, 0) + len(lost)
+            example = min(_written(blocks[number].labels[row]) for row in lost)
+            examples[kind] = min(example, examples.get(kind, example))
+    return [f"{count} series name no {kind}, for example {examples[kind]}" for kind, count in sorted(counts.items())]
+
+
+def _twice(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
+    """Count the entities whose series come from two targets at the same time, kind by kind, with an example."""
+    found: dict[str, dict[int, set[str]]] = {}
+    for (number, kind), own in sorted(codes.items()):
+        rows = directory.rows[kind][own]
+        if kind not in _EXPORTED_ONCE or len(np.unique(rows)) == len(rows):
+            continue
+        for row, targets in _overlapping(blocks[number], rows).items():
+            found.setdefault(kind, {}).setdefault(row, set()).update(targets)
+    warnings = []
+    for kind, entities in sorted(found.items()):
+        row = min(entities)
+        name = "/".join(directory.tables[kind].columns[label][row] for label in directory.tables[kind].key)
+        targets = " and ".join(sorted(entities[row], key=natural)[:2])
+        warnings.append(f"two exporters for one {kind}: {len(entities)} have them, for example {name} at {targets}")
+    return warnings
+
+
+def _overlapping(block: Block, rows: Ints) -> dict[int, set[str]]:
+    """Return the rows that two targets spoke of at the same time, with those targets."""
+    targets = [(labels.get("instance", ""), labels.get("__name__", "")) for labels in block.labels]
+    spans: dict[int, dict[tuple[str, str], tuple[float, float]]] = {}
+    for series, row in enumerate(rows.tolist()):
+        begin, end = int(block.offsets[series]), int(block.offsets[series + 1])
+        if row >= 0 and end > begin and targets[series][0]:
+            first, last = spans.setdefault(row, {}).get(targets[series], (np.inf, -np.inf))
+            spans[row][targets[series]] = (min(first, block.times[begin]), max(last, block.times[end - 1]))
+    found: dict[int, set[str]] = {}
+    for row, by_target in spans.items():
+        ordered: Sequence[tuple[tuple[str, str], tuple[float, float]]] = sorted(by_target.items(), key=lambda one: one[1])
+        for (one, span), (other, next_span) in zip(ordered, ordered[1:], strict=False):
+            if one[0] != other[0] and one[1] == other[1] and next_span[0] < span[1]:
+                found.setdefault(row, set()).update((one[0], other[0]))
+    return found
+
+
+def _clocks(asked: Questions, answered: Mapping[int, Answered]) -> list[str]:
+    """Say which metrics hold sentinels, and which series have timestamps that cannot be."""
+    warnings = []
+    jumping = {asked.bases[number]: one.jumping for number, one in answered.items() if one.jumping}
+    for number, one in sorted(answered.items()):
+        if one.blanks:
+            name = asked.bases[number] or asked.selectors[number].names[0]
+            warnings.append(f"{name}: {one.blanks} samples are infinite or mean 'not available', dropped")
+    if jumping:
+        warnings.append(
+            f"clocks: {sum(jumping.values())} series have timestamps after the window or that jump back by more than "
+            f"a minute, for example of {min(jumping)}"
+        )
+    return warnings
+
+
+def _written(labels: Mapping[str, str]) -> str:
+    """Write a series for people."""
+    inner = ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if name != "__name__")
+    return f"{labels.get('__name__', '')}{{{inner}}}"

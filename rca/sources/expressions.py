@@ -1,0 +1,347 @@
+"""Plans of queries, evaluated on raw samples: selectors, rates, arithmetic series by series, and reductions.
+
+`bind` ties a plan to blocks and works out which series meet; `Node.answer` then yields values on the grid. The rate in
+a denominator sets the width for the whole division: where its counter moved by fewer than ten, both sides look
+further back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rca.model import Floats
+from rca.promql import Aggregate, Arithmetic, Expression, Number, Operator, Samples
+from rca.sources.grid import Combine, Counters, Grid, Ints, combine, intervals, place, stamps, widen
+from rca.sources.series import Block
+
+Labels = Mapping[str, str]
+SHORT, LONG = 60.0, 600.0
+"""Seconds of history before the grid: for a plain selector, and at least for a ratio that may have to look back."""
+
+
+class Answer(NamedTuple):
+    """Values (n, T) of a node, a way to the times of their samples where they are plain samples, and the seconds that
+    a value is smoothed over."""
+
+    values: Floats
+    stamps: Callable[[], Floats] | None = None
+    width: float = 0.0
+
+
+class Node(Protocol):
+    """A bound expression: one row a series (`labels`) or, after a reduction, one row an entity (`labels` is None).
+
+    `rows` (n,) says which row of the entity table each belongs to, -1 for none; `interval` is the time between real
+    samples in seconds.
+    """
+
+    labels: Sequence[Labels] | None
+    rows: Ints
+    interval: float
+
+    def answer(self, steps: Ints | None = None) -> Answer:
+        """Evaluate; `steps` is the width of rates that a division around this node asks for, (n, T) or None."""
+        ...
+
+
+class Countable(Node, Protocol):
+    """A node that counts events, so that a division by it can choose a width."""
+
+    def widths(self) -> Ints:
+        """Return the width in steps, (n, T), in which enough events happened."""
+        ...
+
+    def divisor(self, steps: Ints) -> Answer:
+        """Evaluate as `answer` does, NaN where nothing was counted any more."""
+        ...
+
+
+class Raw:
+    """A block on a grid; what several signals ask of it is computed once."""
+
+    def __init__(self, block: Block, grid: Grid) -> None:
+        self.block = block
+        self.grid = grid
+        self._widths: dict[float, Ints] = {}
+
+    @cached_property
+    def placed(self) -> Floats:
+        """Return the values on the grid."""
+        return place(self.block, self.grid)
+
+    def stamps(self) -> Floats:
+        """Return the times of the samples on the grid."""
+        return stamps(self.block, self.grid)
+
+    @cached_property
+    def counters(self) -> Counters:
+        """Return the block as counters."""
+        return Counters(self.block, self.grid)
+
+    @cached_property
+    def interval(self) -> float:
+        """Return the usual time between samples, the median of the series, NaN where none has two."""
+        known = intervals(self.block)
+        known = known[np.isfinite(known)]
+        return float(np.median(known)) if len(known) else float("nan")
+
+    def widths(self, seconds: float) -> Ints:
+        """Return the widths for ratios over at least so many seconds."""
+        if seconds not in self._widths:
+            counters = self.counters
+            limit = counters.history() if counters.whole else counters.steps(seconds)
+            self._widths[seconds] = widen(lambda steps: counters.change(steps)[0], counters.steps(seconds), limit)
+        return self._widths[seconds]
+
+
+@dataclass(eq=False)
+class Constant:
+    """A number."""
+
+    value: float
+    labels: Sequence[Labels] | None = None
+    interval: float = float("nan")
+
+    def __post_init__(self) -> None:
+        self.rows: Ints = np.zeros(0, dtype=np.int64)
+
+    def answer(self, steps: Ints | None = None) -> Answer:  # noqa: ARG002 - the protocol's signature
+        """Return the number; it spreads over any matrix."""
+        return Answer(np.array([[self.value]]))
+
+
+@dataclass(eq=False)
+class Gauge:
+    """A plain selector."""
+
+    raw: Raw
+    rows: Ints
+
+    def __post_init__(self) -> None:
+        self.labels: Sequence[Labels] | None = self.raw.block.labels
+        self.interval = self.raw.interval
+
+    def answer(self, steps: Ints | None = None) -> Answer:  # noqa: ARG002 - the protocol's signature
+        """Return the samples on the grid."""
+        return Answer(self.raw.placed, self.raw.stamps)
+
+
+@dataclass(eq=False)
+class Rate:
+    """The rate or increase of a selector."""
+
+    raw: Raw
+    rows: Ints
+    seconds: float
+    per_second: bool
+
+    def __post_init__(self) -> None:
+        self.labels: Sequence[Labels] | None = self.raw.block.labels
+        self.interval = self.raw.interval
+
+    def answer(self, steps: Ints | None = None) -> Answer:
+        """Return growth per second, or growth, over the selector's range or the width given."""
+        counters = self.raw.counters
+        growth, elapsed = counters.change(counters.steps(self.seconds) if steps is None else steps)
+        return Answer(growth / elapsed if self.per_second else growth, None, _usual(elapsed))
+
+    def widths(self) -> Ints:
+        """Return the width in which ten events happened."""
+        return self.raw.widths(self.seconds)
+
+    def divisor(self, steps: Ints) -> Answer:
+        """Return `answer`, NaN where the counter has come to a halt."""
+        counters = self.raw.counters
+        _, elapsed = counters.change(steps)
+        growth = counters.events(steps, self.seconds)
+        return Answer(growth / elapsed if self.per_second else growth, None, _usual(elapsed))
+
+
+@dataclass(eq=False)
+class Gathered:
+    """A reduction to entities."""
+
+    of: Node
+    by: Combine
+
+    def __post_init__(self) -> None:
+        self.labels: Sequence[Labels] | None = None
+        self.rows: Ints = np.unique(self.of.rows[self.of.rows >= 0])
+        self.group: Ints = np.where(self.of.rows >= 0, np.searchsorted(self.rows, self.of.rows), -1)
+        self.interval = self.of.interval
+
+    def answer(self, steps: Ints | None = None) -> Answer:
+        """Return one row an entity."""
+        inner = self.of.answer(None if steps is None else steps[self.group])
+        return Answer(self._gathered(inner.values), None, inner.width)
+
+    def widths(self) -> Ints:
+        """Return the width in which the series of an entity together counted ten events."""
+        if not isinstance(self.of, Rate):
+            raise TypeError("only sums of rates have widths")
+        counters, seconds = self.of.raw.counters, self.of.seconds
+        first = np.ones((len(self.rows), 1), dtype=np.int64)
+        np.maximum.at(first, self.group[self.group >= 0], counters.steps(seconds)[self.group >= 0])
+        limit = counters.history() if counters.whole else first
+        return widen(lambda steps: self._gathered(counters.change(steps[self.group])[0]), first, limit)
+
+    def divisor(self, steps: Ints) -> Answer:
+        """Return `answer`; what stands still adds nothing to a sum."""
+        return self.answer(steps)
+
+    def _gathered(self, values: Floats) -> Floats:
+        return combine(values, self.group, len(self.rows), self.by)
+
+
+@dataclass(eq=False)
+class Joined:
+    """Two nodes and an operator; row i is row `left_at[i]` of the left and row `right_at[i]` of the right."""
+
+    op: Operator
+    left: Node
+    right: Node
+    left_at: Ints | None = None
+    right_at: Ints | None = None
+
+    def __post_init__(self) -> None:
+        many, at = (self.right, self.right_at) if isinstance(self.left, Constant) else (self.left, self.left_at)
+        self.labels: Sequence[Labels] | None = many.labels
+        if at is not None and many.labels is not None:
+            self.labels = [many.labels[row] for row in at.tolist()]
+        self.rows: Ints = many.rows if at is None else many.rows[at]
+        self.interval = float(np.fmax(self.left.interval, self.right.interval))
+
+    def answer(self, steps: Ints | None = None) -> Answer:
+        """Evaluate both sides and join them; a division by a count of events chooses its own width."""
+        if self.op == "/" and isinstance(self.right, Rate | Gathered) and _counts(self.right):
+            widths = self.right.widths()
+            right = _taken(self.right.divisor(widths), self.right_at)
+            steps = widths if self.right_at is None else widths[self.right_at]
+        else:
+            right = _taken(self.right.answer(_spread(steps, self.right, self.right_at)), self.right_at)
+        left = _taken(self.left.answer(_spread(steps, self.left, self.left_at)), self.left_at)
+        when = left.stamps if isinstance(self.right, Constant) else None
+        when = right.stamps if isinstance(self.left, Constant) else when
+        return Answer(_operated(self.op, left.values, right.values), when, max(left.width, right.width))
+
+
+def bind(expression: Expression, find: Callable[[Samples], tuple[Raw, Ints]]) -> Node:
+    """Tie a plan to blocks; `find` yields the block of a selector and the table row of each of its series."""
+    if isinstance(expression, Number):
+        return Constant(expression.value)
+    if isinstance(expression, Aggregate):
+        return Gathered(bind(expression.of, find), expression.by)
+    if isinstance(expression, Arithmetic):
+        left, right = bind(expression.left, find), bind(expression.right, find)
+        if isinstance(left, Constant) or isinstance(right, Constant):
+            return Joined(expression.op, left, right)
+        return Joined(expression.op, left, right, *_meet(left, right, expression))
+    raw, rows = find(expression)
+    if expression.function == "value":
+        return Gauge(raw, rows)
+    return Rate(raw, rows, expression.range, expression.function == "rate")
+
+
+def lookback(expression: Expression, least: float = 0.0) -> dict[Samples, float]:
+    """Return for each selector how many seconds of history before the grid its evaluation may use."""
+    if isinstance(expression, Samples):
+        wide = SHORT if expression.function == "value" else max(expression.range, 2.0 * SHORT) + SHORT
+        return {expression: max(wide, least)}
+    if isinstance(expression, Aggregate):
+        return lookback(expression.of, least)
+    if isinstance(expression, Number):
+        return {}
+    if expression.op == "/":
+        inner = expression.right.of if isinstance(expression.right, Aggregate) else expression.right
+        if isinstance(inner, Samples) and inner.function != "value":
+            least = max(least, LONG, 10.0 * inner.range)
+    found = lookback(expression.left, least)
+    for one, seconds in lookback(expression.right, least).items():
+        found[one] = max(seconds, found.get(one, 0.0))
+    return found
+
+
+def _counts(node: Node) -> bool:
+    """Say whether a node counts events: a rate, or a sum of rates."""
+    return isinstance(node, Rate) or (isinstance(node, Gathered) and node.by == "sum" and isinstance(node.of, Rate))
+
+
+def _operated(op: Operator, left: Floats, right: Floats) -> Floats:
+    """Apply an operator; what is divided by zero is NaN."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if op == "+":
+            return left + right
+        if op == "-":
+            return left - right
+        if op == "*":
+            return left * right
+        quotient = left / right
+    quotient[~np.isfinite(quotient)] = np.nan
+    return quotient
+
+
+def _taken(answer: Answer, at: Ints | None) -> Answer:
+    """Return the rows `at` of an answer."""
+    if at is None:
+        return answer
+    return Answer(answer.values[at], None, answer.width)
+
+
+def _spread(steps: Ints | None, node: Node, at: Ints | None) -> Ints | None:
+    """Return the widths of a joined node's rows as widths of one of its sides; rows that met nothing get one step."""
+    if steps is None or at is None or isinstance(node, Constant):
+        return None if isinstance(node, Constant) else steps
+    spread = np.ones((len(node.rows), steps.shape[1]), dtype=np.int64)
+    spread[at] = steps
+    return spread
+
+
+def _usual(elapsed: Floats) -> float:
+    """Return the width in seconds that nine in ten values are smoothed over at most."""
+    known = elapsed[np.isfinite(elapsed)]
+    return float(np.percentile(known, 90)) if len(known) else 0.0
+
+
+def _meet(left: Node, right: Node, how: Arithmetic) -> tuple[Ints, Ints]:
+    """Return which rows of two nodes meet: each left row with at most one right row.
+
+    Series meet by labels; a series whose labels nothing matches meets the only one of its entity.
+    """
+    if left.labels is None or right.labels is None:
+        return _pairs(left.rows.tolist(), _only(right.rows.tolist()))
+    names = _keys(how)
+    found = _pairs([names(one) for one in left.labels], _only([names(one) for one in right.labels]))
+    if how.on is not None or how.ignoring or len(found[0]) == len(left.rows):
+        return found
+    entities = _only(right.rows.tolist())
+    matched = dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
+    pairs = [(index, matched.get(index, entities.get(row, -1))) for index, row in enumerate(left.rows.tolist())]
+    kept = np.array([pair for pair in pairs if pair[1] >= 0], dtype=np.int64).reshape(-1, 2)
+    return kept[:, 0], kept[:, 1]
+
+
+def _keys(how: Arithmetic) -> Callable[[Labels], object]:
+    """Return what series meet on."""
+    if how.on is not None:
+        on = how.on
+        return lambda labels: tuple(labels.get(name, "") for name in on)
+    dropped = {"__name__", *how.ignoring}
+    return lambda labels: frozenset(item for item in labels.items() if item[0] not in dropped)
+
+
+def _only(keys: Sequence[object]) -> dict[object, int]:
+    """Return where each key stands that stands only once; an entity of row -1 is none."""
+    found: dict[object, int] = {}
+    for index, key in enumerate(keys):
+        found[key] = -1 if key in found else index
+    return {key: index for key, index in found.items() if index >= 0 and key != -1}
+
+
+def _pairs(keys: Sequence[object], positions: Mapping[object, int]) -> tuple[Ints, Ints]:
+    """Return the index of each key that has a position, and that position."""
+    both = [(index, positions[key]) for index, key in enumerate(keys) if key in positions]
+    array = np.array(both, dtype=np.int64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]

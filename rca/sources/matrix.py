@@ -1,0 +1,183 @@
+"""Answers of the Prometheus API, decoded into blocks of raw series."""
+
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rca.errors import SourceError
+from rca.model import Floats
+from rca.sources.series import Block
+
+
+class Series(msgspec.Struct, gc=False):
+    """One series of an answer; its samples stay text, `[[1700000000,"63"],...]`, until all are read at once.
+
+    Kept out of the garbage collector's sight: with it, ten thousand of these take twice the time.
+    """
+
+    metric: dict[str, str]
+    values: msgspec.Raw = msgspec.Raw(b"[]")
+    histograms: msgspec.Raw = msgspec.Raw(b"")
+
+
+class Matrix(msgspec.Struct, rename="camel"):
+    """The data of a range vector."""
+
+    result_type: str
+    result: list[Series]
+
+
+class Answer(msgspec.Struct, rename="camel"):
+    """A successful answer that carries a range vector."""
+
+    status: str
+    data: Matrix
+    warnings: list[str] | None = None
+    infos: list[str] | None = None
+
+
+class Envelope(msgspec.Struct):
+    """Any answer, its data aside."""
+
+    status: str
+    warnings: list[str] | None = None
+    infos: list[str] | None = None
+
+
+_ANSWER = msgspec.json.Decoder(Answer)
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+_FLAT = msgspec.json.Decoder(list[float])
+_FLAT_QUOTED = msgspec.json.Decoder(list[float], strict=False)
+
+
+def decode(body: bytes, place: str) -> tuple[Block, tuple[str, ...]]:
+    """Decode the body of a range vector into its block, and what the server has to say about it.
+
+    All numbers of all series are read as one flat list, which takes half the time of typed pairs. Raises SourceError
+    for anything but a complete answer with a range vector.
+    """
+    try:
+        answer = _ANSWER.decode(body)
+        if answer.data.result_type != "matrix":
+            raise SourceError(f"{place}: answers with a {answer.data.result_type} where a matrix belongs")
+        block, histograms = _block(answer.data.result)
+    except msgspec.DecodeError as error:
+        raise SourceError(f"{place}: {_unlike(body, error)}") from error
+    except ValueError as error:
+        raise SourceError(f"{place}: the samples of the answer are damaged ({error}), try again") from error
+    notes = _notes(answer)
+    if histograms:
+        notes += (f"{histograms} series are native histograms, which are not read",)
+    return block, notes
+
+
+def notes(body: bytes, place: str) -> tuple[str, ...]:
+    """Return what the server has to say besides the data; raise SourceError for anything but a success."""
+    try:
+        envelope = _ENVELOPE.decode(body)
+    except msgspec.DecodeError as error:
+        raise SourceError(f"{place}: {_unlike(body, error)}") from error
+    if envelope.status != "success":
+        raise SourceError(f"{place}: answers with status {envelope.status!r}, is this a Prometheus server")
+    return _notes(envelope)
+
+
+def _notes(answer: Answer | Envelope) -> tuple[str, ...]:
+    return (*(answer.warnings or ()), *(answer.infos or ()))
+
+
+def _unlike(body: bytes, error: msgspec.DecodeError) -> str:
+    """Say what is wrong with a body that is no answer."""
+    if isinstance(error, msgspec.ValidationError):
+        return f"the answer is JSON, but not of the Prometheus API ({_lowered(str(error))}), is the URL right"
+    if body[:1] in b"{[" and "truncated" in str(error):
+        return f"the answer breaks off after {len(body)} bytes, try again"
+    return f"the answer is not JSON ({_lowered(str(error))}), is this a Prometheus server"
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _block(result: Sequence[Series]) -> tuple[Block, int]:
+    """Put series into a block; those without samples are left out, and counted where they hold histograms."""
+    counts = np.fromiter((bytes(series.values).count(b"[") - 1 for series in result), np.int64, len(result))
+    filled = [series for series, count in zip(result, counts, strict=True) if count > 0]
+    numbers = _numbers([series.values for series in filled])
+    counts = counts[counts > 0]
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    if len(numbers) != 2 * offsets[-1]:
+        raise ValueError(f"{len(numbers)} numbers in {offsets[-1]} pairs")
+    labels = [series.metric for series in filled]
+    block = tidied(Block(labels, offsets, numbers[0::2].copy(), numbers[1::2].copy()))
+    return block, len([series for series in result if bytes(series.histograms)])
+
+
+def _numbers(texts: Sequence[msgspec.Raw]) -> Floats:
+    """Read all numbers of lists of `[time,"value"]` pairs, flat.
+
+    >>> _numbers([msgspec.Raw(b'[[1.5,"-2"],[2,"+Inf"]]'), msgspec.Raw(b'[[1,"NaN"]]')])
+    array([ 1.5, -2. ,  2. ,  inf,  1. ,  nan])
+    """
+    pairs = b",".join(texts)
+    text = pairs.translate(None, b'[]"')
+    if b"N" in text or b"I" in text:  # JSON has neither NaN nor Inf; quoted, msgspec reads all but "+Inf"
+        quoted = pairs.translate(None, b"[]").replace(b'"+Inf"', b'"Inf"')
+        flat = _FLAT_QUOTED.decode(b"[" + quoted + b"]")
+    else:
+        flat = _FLAT.decode(b"[" + text + b"]")
+    return np.frombuffer(array("d", flat))
+
+
+def tidied(block: Block) -> Block:
+    """Return a block whose times ascend strictly within each series; of equal times the last sample stays."""
+    steps = np.diff(block.times)
+    inside = np.ones(len(steps), dtype=bool)
+    inside[block.offsets[1:-1] - 1] = False
+    if not len(steps) or bool(np.all(steps[inside] > 0)):
+        return block
+    owner = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))
+    order = np.lexsort((block.times, owner))
+    owner, times, values = owner[order], block.times[order], block.values[order]
+    last = np.ones(len(times), dtype=bool)
+    last[:-1] = (owner[1:] != owner[:-1]) | (times[1:] != times[:-1])
+    return kept(Block(block.labels, block.offsets, times, values), last)
+
+
+def clipped(block: Block, start: float, end: float) -> Block:
+    """Return the samples of a block with times in [start, end]; series without any are left out."""
+    inside = (block.times >= start) & (block.times <= end)
+    return block if bool(np.all(inside)) else kept(block, inside)
+
+
+def kept(block: Block, mask: NDArray[np.bool_]) -> Block:
+    """Return the samples of a block that a mask keeps, shape (samples,); series without any are left out."""
+    offsets = np.concatenate(([0], np.cumsum(mask)))[block.offsets]
+    filled = np.flatnonzero(np.diff(offsets))
+    labels = [block.labels[index] for index in filled.tolist()]
+    return Block(labels, np.concatenate(([0], offsets[1:][filled])), block.times[mask], block.values[mask])
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Return one block of blocks that follow each other in time; equal labels are one series."""
+    if len(blocks) == 1:
+        return blocks[0]
+    rows: dict[tuple[tuple[str, str], ...], int] = {}
+    labels: list[dict[str, str]] = []
+    owners: list[NDArray[np.int64]] = []
+    for block in blocks:
+        row = np.empty(len(block.labels), dtype=np.int64)
+        for index, label in enumerate(block.labels):
+            row[index] = rows.setdefault(tuple(sorted(label.items())), len(rows))
+            if row[index] == len(labels):
+                labels.append(label)
+        owners.append(np.repeat(row, np.diff(block.offsets)))
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(labels)))))
+    times = np.concatenate([block.times for block in blocks])[order]
+    values = np.concatenate([block.values for block in blocks])[order]
+    return tidied(Block(labels, offsets.astype(np.int64), times, values))

@@ -1,0 +1,252 @@
+"""Raw series from a real Prometheus, or anything that speaks its API (Mimir, Thanos, VictoriaMetrics).
+
+Samples come from instant queries with a range selector (`up[15m]` at the window's end): they have real timestamps, so
+a gap is a gap. A range query would fill it for five minutes.
+"""
+
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+import numpy as np
+import requests
+from prometheus_api_client import PrometheusConnect
+
+from rca import config
+from rca.errors import SourceError
+from rca.library import Library
+from rca.model import Floats, Snapshot, Window
+from rca.sources import http, matrix
+from rca.sources.assemble import Deployment, assemble
+from rca.sources.series import Block, Matcher, Selector
+from rca.times import stamp
+
+T = TypeVar("T")
+MAX_POINTS = 11_000
+SHORTEST_MS = 1_000
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
+_TOO_MUCH = re.compile(
+    r"too many samples|maxSamplesPerQuery|err-mimir-max-(chunks|fetched|estimated|query-length)|samples limit"
+)
+
+
+def quoted(text: str) -> str:
+    r"""Write a PromQL string.
+
+    >>> print(quoted('say "a\\b"'))
+    "say \"a\\b\""
+    """
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def written(selector: Selector) -> str:
+    """Write the vector selector of a selector.
+
+    >>> print(written(Selector(("A", "B"), (Matcher("phase", "!=", "x"),), 0.0, 60.0)))
+    {__name__=~"A|B",phase!="x"}
+    """
+    matchers = selector.matchers
+    if len(selector.names) == 1:
+        matchers = (Matcher("__name__", "=", selector.names[0]), *matchers)
+    elif selector.names:
+        pattern = "|".join(_SPECIAL.sub(r"\\\1", name) for name in selector.names)
+        matchers = (Matcher("__name__", "=~", pattern), *matchers)
+    return "{" + ",".join(f"{_label(label)}{op}{quoted(value)}" for label, op, value in matchers) + "}"
+
+
+def _label(name: str) -> str:
+    return name if _LABEL.fullmatch(name) else quoted(name)
+
+
+class PrometheusStore:
+    """A `Store` over the HTTP API of one server, for one diagnosis: its deadline starts when it is created.
+
+    Small answers are asked for through prometheus-api-client. Bodies go over the same session by hand, because the
+    client drops the server's warnings, puts a POST's query into the URL and makes lists of Python floats.
+    """
+
+    def __init__(self, server: config.Server) -> None:
+        self._session, self.site = http.connect(server)
+        self._workers = server.workers
+        self._client = PrometheusConnect(self.site.url, session=self._session, auth=self.site.login)
+        self._session.mount(self.site.url, http.Adapter(self.site, server.workers))  # the client has mounted its own
+        self._session.hooks["response"].append(self._heed)
+        self._lock = threading.Lock()
+        self._notes: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def names(self, start: float, end: float) -> frozenset[str]:
+        """Return the metric names that have samples in [start, end], and some more where blocks are wider."""
+        params = {"start": f"{start:.3f}", "end": f"{end:.3f}"}
+        found = self._alone("the metric names", partial(self._client.get_label_values, "__name__", params))
+        return frozenset(self._shaped(found or [], list[str]))
+
+    def now(self) -> float:
+        """Return the server's clock, unix seconds."""
+        answer = self._alone("its clock", partial(self._client.custom_query, "time()"))
+        return self._shaped(answer, tuple[float, float])[1]
+
+    def fetch(self, selectors: Sequence[Selector]) -> Iterator[tuple[int, Block]]:
+        """Yield (index of the selector, its block) as answers arrive."""
+        jobs = [http.Job(written(selector), partial(self._raw, selector)) for selector in selectors]
+        return http.in_parallel(jobs, self._workers, self.site)
+
+    def evaluate(self, query: str, times: Floats) -> Block:
+        """Evaluate PromQL at evenly spaced times; a long grid is asked for in pieces."""
+        step = float(times[1] - times[0]) if len(times) > 1 else 1.0
+        pieces = [times[at : at + MAX_POINTS] for at in range(0, len(times), MAX_POINTS)]
+        jobs = [http.Job(http.shortened(query), partial(self._range, query, piece, step)) for piece in pieces]
+        blocks = dict(http.in_parallel(jobs, self._workers, self.site))
+        return matrix.joined([blocks[index] for index in range(len(pieces))]) if pieces else _nothing()
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the server has said about its answers so far, sorted."""
+        with self._lock:
+            return tuple(sorted(f"{self.site.url}: {http.shortened(note, 400)}" for note in self._notes))
+
+    def extent(self, now: float) -> tuple[float, float] | None:
+        """Return the times between which the server has samples, None where it has none before `now`.
+
+        Found by halving intervals with the question for metric names, some fifty small requests, so ask only to
+        explain an empty answer. The ends are exact to a second inside the server's open block, to a block's ends
+        elsewhere.
+        """
+        if not self.names(0.0, now):
+            return None
+        return _edge(lambda time: not self.names(0.0, time), now), now - _edge(
+            lambda age: not self.names(now - age, now), now
+        )
+
+    def _raw(self, selector: Selector) -> Block:
+        """Fetch one selector, in halves of its time where the server finds it too much at once."""
+        first, last = math.ceil(selector.start * 1000 - 0.001), math.floor(selector.end * 1000 + 0.001)
+        return matrix.joined(self._pieces(written(selector), first, last)) if last >= first else _nothing()
+
+    def _pieces(self, vector: str, first: int, last: int) -> list[Block]:
+        """Return the blocks of [first, last] in milliseconds, in order of time.
+
+        The range is a millisecond wider than asked: Prometheus 3 leaves its start out, Prometheus 2 does not.
+        """
+        query = f"{vector}[{last - first + 1}ms]"
+        try:
+            block = self._matrix("query", {"query": query, "time": f"{last / 1000:.3f}"})
+            return [matrix.clipped(block, first / 1000, last / 1000)]
+        except SourceError as error:
+            if not _TOO_MUCH.search(str(error)) or last - first < SHORTEST_MS:
+                raise
+        middle = (first + last) // 2
+        return self._pieces(vector, first, middle) + self._pieces(vector, middle + 1, last)
+
+    def _range(self, query: str, times: Floats, step: float) -> Block:
+        """Evaluate at times of one piece, in halves where the server finds it too much at once."""
+        form = {"query": query, "start": f"{times[0]:.3f}", "end": f"{times[-1]:.3f}", "step": f"{step:.3f}"}
+        try:
+            return self._matrix("query_range", form)
+        except SourceError as error:
+            if not _TOO_MUCH.search(str(error)) or len(times) == 1:
+                raise
+        half = len(times) // 2
+        return matrix.joined([self._range(query, times[:half], step), self._range(query, times[half:], step)])
+
+    def _matrix(self, endpoint: str, form: dict[str, str]) -> Block:
+        """Ask one question whose answer is a range vector."""
+        body = self._session.post(
+            f"{self.site.url}/api/v1/{endpoint}",
+            data={**form, "timeout": f"{math.ceil(self.site.deadline.left() * 1000)}ms"},
+            verify=self._session.verify,
+        ).content
+        block, notes = matrix.decode(body, self.site.url)
+        self._note(notes)
+        return block
+
+    def _heed(self, response: requests.Response, *_args: object, **_options: object) -> None:
+        """Look at the answers that the client library gets, as it drops what the server says besides the data."""
+        if response.request.method == "GET":
+            self._note(matrix.notes(response.content, self.site.url))
+
+    def _note(self, notes: Sequence[str]) -> None:
+        with self._lock:
+            self._notes.update(notes)
+
+    def _alone(self, what: str, call: Callable[[], object]) -> object:
+        """Ask one small question, under the deadline as all."""
+        [(_, answer)] = http.in_parallel([http.Job(what, call)], 1, self.site)
+        return answer
+
+    def _shaped(self, answer: object, shape: type[T]) -> T:
+        try:
+            return msgspec.convert(answer, shape, strict=False)
+        except msgspec.ValidationError as error:
+            raise SourceError(f"{self.site.url}: the answer has another shape than the API's ({error})") from error
+
+
+class PrometheusSource:
+    """A server as a source: every question to it has a deadline of its own."""
+
+    def __init__(self, server: config.Server, deployment: Deployment | None = None) -> None:
+        self.server = server
+        self.deployment = deployment
+
+    def latest(self) -> float:
+        """Return the server's clock."""
+        with PrometheusStore(self.server) as store:
+            return store.now()
+
+    def snapshot(self, library: Library, window: Window) -> Snapshot:
+        """Read all that the library's signals ask for.
+
+        Raises SourceError where the window lies outside of what the server holds: nothing can be said of such a time.
+        """
+        with PrometheusStore(self.server) as store:
+            snapshot = assemble(store, library, window, self.deployment)
+            if not snapshot.measurements:
+                _check_extent(store, window)
+            return snapshot
+
+
+def _check_extent(store: PrometheusStore, window: Window) -> None:
+    """Raise SourceError where the server has no samples in a window, and say where it has some."""
+    extent = store.extent(store.now())
+    if extent is None:
+        raise SourceError(f"{store.site.url}: the server holds no samples at all, does it scrape anything")
+    oldest, newest = extent
+    if window.end < oldest or window.start > newest:
+        raise SourceError(
+            f"{store.site.url}: no samples between {stamp(window.start)} and {stamp(window.end)}, the server holds"
+            f" {stamp(oldest)} to {stamp(newest)}, choose --at within that"
+        )
+
+
+def _edge(empty: Callable[[float], bool], full: float) -> float:
+    """Return the smallest number up to `full` (to a second) from which on `empty` no longer holds.
+
+    >>> _edge(lambda number: number < 5, 16.0)
+    5.0
+    """
+    low, high = 0.0, full
+    while high - low > 1.0:
+        middle = (low + high) / 2
+        low, high = (middle, high) if empty(middle) else (low, middle)
+    return high
+
+
+def _nothing() -> Block:
+    return Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))

@@ -1,0 +1,114 @@
+"""A scenario file as a source: the simulated cluster answers like a server that has scraped it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from rca import reader
+from rca.errors import Problem, ProblemsError, SourceError
+from rca.library import Library
+from rca.model import Floats, Snapshot, Window
+from rca.physics.check import problems
+from rca.physics.world import Metric, World, simulate
+from rca.physics.written import Scenario
+from rca.sources.assemble import assemble
+from rca.sources.series import Block, Matcher, Selector
+
+
+def read(path: Path) -> Scenario:
+    """Read a scenario file, or raise ProblemsError with all that is wrong in it, or that it asks for and cannot be."""
+    scenario = reader.read_file(path, Scenario)
+    wrong = problems(scenario)
+    if wrong:
+        raise ProblemsError(tuple(Problem(str(path), text) for text in wrong))
+    return scenario
+
+
+def stage(path: Path, end: float | None = None) -> World:
+    """Read a scenario file and let it happen, ending at `end` (unix seconds; default: the scenario's own time)."""
+    return simulate(read(path), end)
+
+
+class ScenarioStore:
+    """A `Store` over the series of a simulated cluster."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def names(self, start: float, end: float) -> frozenset[str]:
+        """Return the names of all metrics, where the scenario has anything to do with these times."""
+        overlaps = start <= self.world.end and end >= self.world.epoch
+        return frozenset(self.world.metrics) if overlaps else frozenset()
+
+    def fetch(self, selectors: Sequence[Selector]) -> Iterator[tuple[int, Block]]:
+        """Yield the blocks of selectors in their order."""
+        for index, selector in enumerate(selectors):
+            metrics = [self.world.metrics[name] for name in selector.names if name in self.world.metrics]
+            yield index, _joined([_cut(metric, selector) for metric in metrics])
+
+    def evaluate(self, query: str, times: Floats) -> Block:  # noqa: ARG002 - the protocol of a store
+        """Refuse: there is no server that could evaluate PromQL."""
+        raise SourceError(f"scenario: cannot evaluate {query!r}, there is no server behind it")
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return nothing: a simulated server does not complain."""
+        return ()
+
+
+class ScenarioSource:
+    """Reads a scenario file as if its cluster had been watched by Prometheus."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def world(self) -> World:
+        """Simulate once, when first asked."""
+        return stage(self.path)
+
+    def latest(self) -> float:
+        """Return the end of the scenario, in unix seconds."""
+        return self.world.end
+
+    def snapshot(self, library: Library, window: Window) -> Snapshot:
+        """Read all that the library's signals ask for out of the simulated series."""
+        return assemble(ScenarioStore(self.world), library, window)
+
+
+def _cut(metric: Metric, selector: Selector) -> Block:
+    """Return the series of one metric that a selector matches, within its times."""
+    rows = _matching(metric.labels, selector.matchers)
+    times = metric.times[rows]
+    there = metric.there[rows] & (times >= selector.start) & (times <= selector.end)
+    counts = there.sum(axis=1)
+    filled = np.flatnonzero(counts)
+    offsets = np.concatenate(([0], np.cumsum(counts[filled]))).astype(np.int64)
+    labels = [metric.labels[rows[index]] for index in filled.tolist()]
+    return Block(labels, offsets, times[there], metric.values[rows][there])
+
+
+def _matching(labels: Sequence[Mapping[str, str]], matchers: Sequence[Matcher]) -> list[int]:
+    """Return which label sets fulfil all matchers; a label that is not there counts as empty."""
+    rows = list(range(len(labels)))
+    for label, op, value in matchers:
+        values = {labels[row].get(label, "") for row in rows}
+        if op in ("=", "!="):
+            hit = {other for other in values if other == value}
+        else:
+            hit = {other for other in values if re.fullmatch(value, other)}
+        wanted = hit if op in ("=", "=~") else values - hit
+        rows = [row for row in rows if labels[row].get(label, "") in wanted]
+    return rows
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    """Return one block of blocks of different metrics."""
+    counts = [np.diff(block.offsets) for block in blocks]
+    offsets = np.concatenate(([0], np.cumsum(np.concatenate([*counts, np.zeros(0, np.int64)])))).astype(np.int64)
+    labels = [label for block in blocks for label in block.labels]
+    times = np.concatenate([*(block.times for block in blocks), np.zeros(0)])
+    values = np.concatenate([*(block.values for block in blocks), np.zeros(0)])
+    return Block(labels, offsets, times, values)

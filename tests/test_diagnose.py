@@ -1,0 +1,312 @@
+"""The pure core on snapshots made by hand: right entity, right cause, silence in health, and properties that must hold."""
+
+import dataclasses
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import Job
+
+from rca.diagnose import diagnose
+from rca.library import Library
+from rca.load import load
+from rca.model import Cause, Measurement, Report, Snapshot, Table
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load()
+
+
+def heat(job: Job, row: int, *, clock: float = 1200.0, work: float = 1.4, at: int = 20) -> None:
+    """Overheat one GPU: its clock falls, its cell works longer, everyone else waits and is less active."""
+    on, extra = job.past + at, 2.0 * (work - 1)
+    cell = [rank for rank in range(job.tp * job.pp * job.dp) if rank // job.tp == row // job.tp]
+    others = [rank for rank in range(job.tp * job.pp * job.dp) if rank not in cell]
+    seen = job.signals
+    seen["gpu_sm_clock"][row, on:] = clock
+    seen["gpu_temperature"][row, on:] = 92.0
+    seen["gpu_thermal_violation_ratio"][row, on:] = 0.5
+    seen["gpu_tensor_active"][row, on:] *= 1700.0 / clock
+    lengthen(job, cell, work, at)
+    seen["rank_collective_wait_seconds"][others, on:] += extra
+    slow(job, extra, at)
+
+
+def lengthen(job: Job, ranks: list[int], work: float, at: int = 20) -> None:
+    for name in ("rank_forward_seconds", "rank_backward_seconds"):
+        job.signals[name][ranks, job.past + at :] *= work
+
+
+def slow(job: Job, extra: float, at: int = 20) -> None:
+    """Lengthen everyone's step: the job is synchronous."""
+    on, ratio = job.past + at, 2.4 / (2.4 + extra)
+    job.signals["rank_step_seconds"][:, on:] += extra
+    job.signals["rank_samples_per_second"][:, on:] *= ratio
+    job.signals["gpu_tensor_active"][:, on:] *= ratio
+
+
+def first(report: Report) -> tuple[str, dict[str, str]]:
+    return report.causes[0].cause, report.causes[0].entity.labels
+
+
+def encoded(report: Report) -> bytes:
+    return msgspec.json.encode(report)
+
+
+def test_a_healthy_job_has_no_cause(library: Library) -> None:
+    for seed in range(5):
+        report = diagnose(library, Job(seed=seed).snapshot(library))
+        assert (report.status, report.causes, report.symptom) == ("healthy", [], "none")
+
+
+def test_a_hot_gpu_is_named_with_its_chain(library: Library) -> None:
+    job = Job()
+    heat(job, 10)
+    report = diagnose(library, job.snapshot(library))
+    assert report.status == "causes_found"
+    assert report.symptom == "slow_onset"
+    assert first(report) == ("gpu_thermal_throttling", {"node": "node-01", "gpu": "2"})
+    cause = report.causes[0]
+    assert cause.probability >= 0.8
+    layers = [link.layer for link in cause.chain]
+    assert layers == sorted(layers, key=["physical", "resource", "communication", "training"].index)
+    assert {"slow_cell", "waiting_rank", "long_step", "low_throughput"} <= {link.finding for link in cause.chain}
+    waiting = next(link for link in cause.chain if link.finding == "waiting_rank")
+    assert (waiting.members, waiting.of) == (63, 64)
+    assert [one.rule for one in report.not_affected] == ["loss_not_falling"]
+    assert {"gpu_power_capped", "gpu_degraded"} <= {one.cause for one in report.rejected}
+
+
+def test_without_a_past_the_job_is_slow_always(library: Library) -> None:
+    job = Job()
+    heat(job, 10, at=-job.past)
+    report = diagnose(library, job.snapshot(library, before=False))
+    assert report.symptom == "slow_always"
+    assert first(report) == ("gpu_thermal_throttling", {"node": "node-01", "gpu": "2"})
+
+
+def test_tensor_parallel_peers_are_late_together_and_the_gpu_is_named(library: Library) -> None:
+    job = Job(tp=8, pp=4, dp=8)
+    heat(job, 83)
+    report = diagnose(library, job.snapshot(library))
+    assert first(report) == ("gpu_thermal_throttling", {"node": "node-10", "gpu": "3"})
+    others = [cause for cause in report.causes[1:] if cause.cause != "unknown"]
+    assert not others, "neither the node nor the seven peers"
+
+
+def test_two_faults_come_out_both(library: Library) -> None:
+    job = Job()
+    heat(job, 10)
+    heat(job, 33, clock=1250.0, work=1.35)
+    found = {(cause.cause, cause.entity.labels["node"]) for cause in diagnose(library, job.snapshot(library)).causes}
+    assert {("gpu_thermal_throttling", "node-01"), ("gpu_thermal_throttling", "node-04")} <= found
+
+
+def test_a_hot_gpu_that_keeps_its_clock_is_fine(library: Library) -> None:
+    job = Job()
+    job.signals["gpu_temperature"][10] += 12.0
+    assert diagnose(library, job.snapshot(library)).status == "healthy"
+
+
+def test_a_throttled_gpu_that_does_not_slow_the_job_is_no_cause_of_slowness(library: Library) -> None:
+    """The clock falls a little under a thermal flag, the cell's work does not change."""
+    job = Job()
+    heat(job, 10, clock=1500.0, work=1.0)
+    report = diagnose(library, job.snapshot(library))
+    assert report.status == "healthy"
+    assert all(cause.probability < 0.5 for cause in report.causes)
+
+
+def test_a_small_dose_does_not_explain_a_large_effect(library: Library) -> None:
+    """A clock 6 % low cannot make the work 60 % longer: the cell is ill for a reason that cannot be told."""
+    job = Job()
+    heat(job, 10, clock=1560.0, work=1.6)
+    report = diagnose(library, job.snapshot(library))
+    throttling = [cause for cause in report.causes if cause.cause == "gpu_thermal_throttling"]
+    assert not throttling or throttling[0].probability < 0.5
+
+
+def test_a_busy_gpu_among_boosting_waiters_is_not_accused(library: Library) -> None:
+    """Waiters boost to 1,980 MHz; the busy one is power-limited below them, with more work and an equal limit."""
+    job = Job()
+    job.signals["gpu_sm_clock"][:] = 1980.0
+    job.signals["gpu_sm_clock"][10] = 1650.0
+    job.signals["gpu_tensor_active"][10] *= 1.3
+    lengthen(job, [10], 1.04, at=-job.past)
+    report = diagnose(library, job.snapshot(library))
+    assert [cause.cause for cause in report.causes if cause.probability >= 0.05] == []
+
+
+def test_more_tokens_on_one_replica_are_data_skew_named_by_its_reader(library: Library) -> None:
+    job = Job(tp=2, pp=4, dp=8)
+    ranks = [rank for rank in range(64) if rank // 2 % 8 == 5]
+    on = job.past + 20
+    job.signals["rank_batch_tokens"][ranks, on:] *= 1.3
+    job.signals["gpu_tensor_active"][ranks, on:] *= 1.3
+    lengthen(job, ranks, 1.3)
+    slow(job, 0.6)
+    report = diagnose(library, job.snapshot(library))
+    assert first(report) == ("data_skew", {"job": "j", "rank": "10"})
+    assert report.causes[0].probability >= 0.8
+
+
+def test_a_slow_disk_that_starves_one_rank_is_blamed_at_its_node(library: Library) -> None:
+    job = Job()
+    on = job.past + 20
+    job.signals["rank_data_wait_seconds"][12, on:] = 0.6
+    job.signals["node_disk_read_latency"][1, on:] = 0.05
+    job.signals["node_disk_read_bytes"][1, on:] = 40e6
+    job.signals["gpu_utilisation"][12, on:] = 55.0
+    slow(job, 0.58)
+    report = diagnose(library, job.snapshot(library))
+    assert first(report) == ("slow_local_disk", {"node": "node-01"})
+    starved = [link for link in report.causes[0].chain if link.finding == "starved_rank"]
+    assert [link.entity.labels["rank"] for link in starved] == ["12"]
+
+
+def test_a_starved_rank_on_a_healthy_host_is_ill_for_an_unknown_reason(library: Library) -> None:
+    job = Job()
+    job.signals["rank_data_wait_seconds"][12, job.past + 20 :] = 0.6
+    slow(job, 0.58)
+    report = diagnose(library, job.snapshot(library))
+    assert report.status == "inconclusive"
+    assert first(report) == ("unknown", {"job": "j", "rank": "12"})
+
+
+def test_a_slow_step_with_nothing_else_is_inconclusive(library: Library) -> None:
+    job = Job()
+    slow(job, 0.6)
+    report = diagnose(library, job.snapshot(library))
+    assert report.status == "inconclusive"
+    assert report.causes[0].cause == "unknown"
+
+
+def test_three_replicas_are_too_few_to_compare(library: Library) -> None:
+    job = Job(dp=3)
+    heat(job, 1)
+    report = diagnose(library, job.snapshot(library))
+    assert report.status == "inconclusive", "unknown is not healthy, and two peers prove nothing"
+
+
+def test_series_that_end_are_not_a_slow_gpu(library: Library) -> None:
+    job = Job()
+    for name in (
+        "gpu_sm_clock",
+        "gpu_temperature",
+        "gpu_utilisation",
+        "gpu_tensor_active",
+        "gpu_thermal_violation_ratio",
+    ):
+        job.signals[name][10, job.past + 20 :] = np.nan
+    report = diagnose(library, job.snapshot(library))
+    assert (report.status, report.causes) == ("healthy", [])
+
+
+def test_what_could_not_be_checked_is_said_with_the_line_that_enables_it(library: Library) -> None:
+    report = diagnose(library, Job().snapshot(library))
+    unchecked = {one.rule: one for one in report.not_checked}
+    assert unchecked["nvlink_fault"].missing == [
+        "gpu_fabric_health",
+        "gpu_nvlink_crc_per_minute",
+        "gpu_nvlink_recoveries",
+        "gpu_xid",
+    ]
+    assert "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL" in unchecked["nvlink_fault"].enable
+    assert "gpu_thermal_throttling" not in unchecked
+
+
+def test_checkpoints_do_not_count(library: Library) -> None:
+    job = Job()
+    for start in range(0, job.past + job.columns, 40):
+        pause = slice(start, start + 4)
+        job.signals["rank_state"][:, pause] = 5.0
+        job.signals["rank_step_seconds"][:, pause] *= 6.0
+        job.signals["gpu_utilisation"][::8, pause] = 0.0
+        job.signals["gpu_tensor_active"][:, pause] = 0.0
+    assert diagnose(library, job.snapshot(library)).status == "healthy"
+
+
+# -- properties
+
+
+def shuffled(snapshot: Snapshot, seed: int, library: Library) -> Snapshot:
+    """Return the same snapshot with the rows of every table, and the signals, in another order."""
+    random = np.random.default_rng(seed)
+    orders = {kind: random.permutation(len(table)) for kind, table in snapshot.tables.items()}
+    tables = {
+        kind: Table(kind, table.key, {name: column[orders[kind]] for name, column in table.columns.items()})
+        for kind, table in snapshot.tables.items()
+    }
+    names = list(snapshot.measurements)
+    random.shuffle(names)
+    measurements: dict[str, Measurement] = {}
+    for name in names:
+        one, order = snapshot.measurements[name], orders[library.signals[name].entity]
+        before = None if one.before is None else one.before[order]
+        measurements[name] = dataclasses.replace(one, window=one.window[order], before=before)
+    return dataclasses.replace(snapshot, tables=tables, measurements=measurements)
+
+
+def faulty(bend: Callable[[Job], None] | None = None) -> Job:
+    job = Job(tp=2, pp=2, dp=8, past=40, columns=40)
+    heat(job, 6, at=10)
+    if bend is not None:
+        bend(job)
+    return job
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 1000))
+def test_the_order_of_entities_and_signals_changes_nothing(seed: int) -> None:
+    library = load()
+    snapshot = faulty().snapshot(library)
+    assert encoded(diagnose(library, shuffled(snapshot, seed, library))) == encoded(diagnose(library, snapshot))
+
+
+def test_the_same_input_gives_the_same_bytes(library: Library) -> None:
+    assert encoded(diagnose(library, faulty().snapshot(library))) == encoded(
+        diagnose(library, faulty().snapshot(library))
+    )
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10_000), st.floats(0.05, 0.9))
+def test_a_missing_sample_never_makes_a_finding(seed: int, share: float) -> None:
+    """Whatever is lost from a healthy job, it stays without causes."""
+    library = load()
+    job = Job(tp=2, pp=2, dp=8, past=40, columns=40, seed=seed)
+    random = np.random.default_rng(seed)
+    for values in job.signals.values():
+        values[random.random(values.shape) < share] = np.nan
+    report = diagnose(library, job.snapshot(library))
+    assert [cause.cause for cause in report.causes if cause.cause != "unknown"] == []
+
+
+def probability(report: Report, cause: str) -> float:
+    found: list[Cause] = [one for one in report.causes if one.cause == cause]
+    return found[0].probability if found else 0.0
+
+
+EVIDENCE = ["gpu_thermal_violation_ratio", "gpu_temperature", "rank_collective_wait_seconds", "rank_samples_per_second"]
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_more_evidence_for_a_cause_never_lowers_it(library: Library, name: str) -> None:
+    """Take one thing away that speaks for the cause: it must not become likelier."""
+    full = probability(diagnose(library, faulty().snapshot(library)), "gpu_thermal_throttling")
+    job = faulty()
+    del job.signals[name]
+    assert probability(diagnose(library, job.snapshot(library)), "gpu_thermal_throttling") <= full
+
+
+@pytest.mark.parametrize("work", [1.1, 1.2, 1.3, 1.4, 1.6])
+def test_any_size_of_the_fault_names_the_same_gpu(library: Library, work: float) -> None:
+    job = Job()
+    heat(job, 10, clock=1700.0 / work**1.2, work=work)
+    report = diagnose(library, job.snapshot(library))
+    assert probability(report, "gpu_thermal_throttling") >= (0.8 if work > 1.15 else 0.0)
+    assert [cause.cause for cause in report.causes if cause.cause not in ("gpu_thermal_throttling", "unknown")] == []
