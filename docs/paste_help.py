@@ -1,7 +1,7 @@
 """Paste the output of `--help` into a page, between `<!-- help: rca ... -->` and the end of the code block after it.
 
-    python docs/paste_help.py docs/cli.md           writes the page
-    python docs/paste_help.py --check docs/cli.md   exits with 1 when the page differs
+python docs/paste_help.py docs/cli.md           writes the page
+python docs/paste_help.py --check docs/cli.md   exits with 1 when the page differs
 """
 
 import re
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
             print(f"{path}: no block for `{name}`, add <!-- help: {name} -->", file=sys.stderr)
             stale += 1
         if fresh != page and "--check" in arguments:
-            print(f"{path}: differs from --help, run make docs", file=sys.stderr)
+            print(f"{path}: differs from --help, run python docs/paste_help.py {path}", file=sys.stderr)
             stale += 1
         elif fresh != page:
             path.write_text(fresh, encoding="utf-8")

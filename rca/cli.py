@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 EXIT = {"healthy": 0, "causes_found": 10, "inconclusive": 11}
 INTERRUPTED = 130
 PROBLEMS = 3
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+MOST_PROBLEMS = 50
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _NOTES = """Environment: RCA_CONFIG, RCA_JOB, RCA_OUTPUT, RCA_DEBUG, and RCA_ with the name of a setting (RCA_PROMETHEUS_URL).
 
 \b
@@ -37,19 +38,38 @@ def _show_tracebacks(context: click.Context, option: click.Parameter, debug: boo
 
 
 _DEBUG = click.option(
-    "--debug", envvar="RCA_DEBUG", is_flag=True, is_eager=True, expose_value=False, callback=_show_tracebacks,
+    "--debug",
+    envvar="RCA_DEBUG",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_tracebacks,
     help="Show the traceback of an internal error.",
 )
 _RULES = (
     click.option("--rules", type=_FOLDER, metavar="DIR", help="Use these rules instead of the shipped ones."),
-    click.option("--rules-extra", type=_FOLDER, metavar="DIR", multiple=True, help="Add the rules of a folder; repeatable."),
-    click.option("--config", envvar="RCA_CONFIG", type=_FILE, metavar="FILE", help="Settings of this deployment, such as rca.yaml."),
+    click.option(
+        "--rules-extra", type=_FOLDER, metavar="DIR", multiple=True, help="Add the rules of a folder; repeatable."
+    ),
+    click.option(
+        "--config",
+        envvar="RCA_CONFIG",
+        type=_FILE,
+        metavar="FILE",
+        help="Settings of this deployment, such as rca.yaml.",
+    ),
 )
 _INPUTS = (
     click.option("--prometheus", metavar="URL", help="Read a Prometheus server, or one that speaks its API."),
     click.option("--scenario", type=_FILE, metavar="FILE", help="Read a made-up cluster; stands alone."),
     click.option("--recording", type=_FILE, metavar="FILE", help="Read what `rca record` saved; stands alone."),
-    click.option("--job", envvar="RCA_JOB", multiple=True, metavar="JOB", help="Look at this training job only; repeatable  [all]"),
+    click.option(
+        "--job",
+        envvar="RCA_JOB",
+        multiple=True,
+        metavar="JOB",
+        help="Look at this training job only; repeatable  [all]",
+    ),
     click.option("--at", metavar="TIME", help="End of the window: now, -2h or RFC 3339  [last sample]"),
     click.option("--window", metavar="DURATION", help="How far the window reaches back  [15m]"),
     click.option("--baseline", metavar="DURATION", help="How much before the window counts as usual  [1h]"),
@@ -82,8 +102,15 @@ def rca() -> None:
 
 @rca.command(epilog=_NOTES, short_help="Say what is wrong, why, and what to do.")
 @_looks
-@click.option("-o", "--output", envvar="RCA_OUTPUT", type=click.Choice(render.formats()), default="text", metavar="FORMAT",
-         help=f"Format of the report: {', '.join(render.formats())}  [text]")
+@click.option(
+    "-o",
+    "--output",
+    envvar="RCA_OUTPUT",
+    type=click.Choice(render.formats()),
+    default="text",
+    metavar="FORMAT",
+    help=f"Format of the report: {', '.join(render.formats())}  [text]",
+)
 @_DEBUG
 def diagnose(given: "Inputs", output: str) -> NoReturn:
     """Look at one window of time and say what is wrong, why, and what to do.
@@ -103,7 +130,14 @@ def diagnose(given: "Inputs", output: str) -> NoReturn:
 
 @rca.command(short_help="Save what a diagnosis would see.")
 @_looks
-@click.option("-O", "--to", type=_FILE, required=True, metavar="FILE", help="Where to save it.  [required]")
+@click.option(
+    "-O",
+    "--to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Where to save it.  [required]",
+)
 @_DEBUG
 def record(given: "Inputs", to: Path) -> None:
     """Save what a diagnosis would see, to diagnose it again elsewhere with --recording."""
@@ -160,7 +194,10 @@ def run(command: click.Command, arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except ProblemsError as error:
-        terminal.say(str(error))
+        left = len(error.problems) - MOST_PROBLEMS
+        terminal.say("\n".join(map(str, error.problems[:MOST_PROBLEMS])))
+        if left > 0:
+            terminal.say(f"and {left:,} more problems")
         return error.exit_status
     except RcaError as error:
         terminal.say(f"Error: {error}")
@@ -169,7 +206,9 @@ def run(command: click.Command, arguments: Sequence[str]) -> int:
 
 
 def crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Write one line for an error that nobody foresaw."""
+    """Write one line for an error that nobody foresaw; an interrupt needs none."""
+    if issubclass(kind, KeyboardInterrupt):
+        return
     place = traceback.extract_tb(trace)[-1:]
     where = f" at {Path(place[0].filename).name}:{place[0].lineno}" if place else ""
     said = " ".join(f"{kind.__name__}: {error}".split())

@@ -61,7 +61,7 @@ def simulate(scenario: Path, to: str, end: float | None, step: Step) -> str:
     step(f"writing {to}")
     save(to, openmetrics.lines(world))
     series = sum(len(metric.labels) for metric in world.metrics.values())
-    return f"{to}: {stamp(world.epoch)} to {stamp(world.end)}, {counted(series, 'series')}"
+    return f"{'stdout' if to == '-' else to}: {stamp(world.epoch)} to {stamp(world.end)}, {counted(series, 'series')}"
 
 
 def check(given: Inputs) -> tuple[Sequence[Problem], str]:

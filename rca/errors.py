@@ -61,4 +61,4 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if close:
         return f", did you mean '{close[0]}'"
-    return f", known are {', '.join(names)}" if 0 < len(names) <= 24 else ""
+    return f", known are {', '.join(names)}" if 0 < len(names) <= 16 else ""

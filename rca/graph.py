@@ -22,6 +22,8 @@ SEVERITY: tuple[Symptom, ...] = ("crashed", "stalled", "numeric", "slow_onset", 
 NO_ROWS = np.array([], dtype=np.int64)
 ENOUGH = 0.5
 """A cause that accounts for less than half of an effect is not the cause of it (What-if: M_W, M_S of at least 0.5)."""
+WHOLE = 0.75
+"""Share of a coarser entity's members that must be ill alike before it is named instead of them."""
 LATE = 0.2
 """How likely a cause is to be seen clearly after its effect."""
 
@@ -52,23 +54,37 @@ class Hub(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One hop of a chain: `rows` of rule `effect`, seen as `members` of `of`, reached from rule `origin`."""
+    """One hop of a chain: `rows` of rule `effect` out of `of` that can be seen, reached from rule `origin`.
+
+    A hop that does not accuse is a consequence on the side: explained, and no part of the story.
+    """
 
     origin: str
     effect: str
     rows: Indices
     of: int
+    accuses: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A root rule that holds on an entity: what speaks for and against it, and what it would explain."""
+    """A root rule that holds on an entity: what speaks for and against it, and what it would explain.
+
+    `rows` are the rule's entities, several where a coarser `kind` is ill as a whole; `place` is the row of `kind`.
+    """
 
     rule: Rule
-    row: int
+    rows: Indices
+    kind: str
+    place: int
     hubs: tuple[Hub, ...]
     steps: tuple[Step, ...]
     explained: Mapping[str, Indices] = field(default_factory=dict)
+
+    @property
+    def row(self) -> int:
+        """The first of the rule's entities, which stands for all of them."""
+        return int(self.rows[0])
 
 
 def rule_graph(library: Library) -> "nx.DiGraph[str]":
@@ -106,17 +122,34 @@ class Graph:
     def candidates(self) -> list[Candidate]:
         """Return every root rule that holds on an entity, with its hubs."""
         roots = [judged for judged in self.judged.values() if judged.rule.role == "root"]
-        return [self._candidate(judged.rule, int(row)) for judged in roots for row in judged.found()]
+        return [self._candidate(judged.rule, *place) for judged in roots for place in self._places(judged)]
 
-    def _candidate(self, rule: Rule, row: int) -> Candidate:
+    def _places(self, judged: Judgement) -> list[tuple[str, int, Indices]]:
+        """Return where a rule holds: the coarser entity that is ill as a whole, and single ones."""
+        rule, found = judged.rule, judged.found()
+        single = [(rule.entity, int(row), np.array([row])) for row in found]
+        align = None if rule.widen is None else self.look.joins.align(rule.entity, rule.widen)
+        if rule.widen is None or align is None or align.way != "coarser" or len(found) < 2:
+            return single
+        places, whole = np.unique(align.rows[found], return_counts=True)
+        size = np.bincount(align.rows[align.rows >= 0], minlength=int(places.max(initial=0)) + 1)
+        wide = [
+            int(place)
+            for place, count in zip(places, whole, strict=True)
+            if place >= 0 and count >= max(2, WHOLE * size[place])
+        ]
+        left = [one for one in single if align.rows[one[1]] not in wide]
+        return [(rule.widen, place, found[align.rows[found] == place]) for place in wide] + left
+
+    def _candidate(self, rule: Rule, kind: str, place: int, rows: Indices) -> Candidate:
         hubs: list[Hub] = []
         steps: list[Step] = []
         for effect in rule.causes:
-            self._walk(rule, np.array([row]), effect, (hubs, steps, effect.strength))
+            self._walk(rule, rows, effect, (hubs, steps, effect.strength))
         explained: dict[str, Indices] = {}
         for step in steps:
             explained[step.effect] = np.union1d(explained.get(step.effect, NO_ROWS), step.rows)
-        return Candidate(rule, row, tuple(hubs), tuple(steps), explained)
+        return Candidate(rule, rows, kind, place, tuple(hubs), tuple(steps), explained)
 
     def _walk(self, rule: Rule, rows: Indices, effect: Effect, gathered: tuple[list[Hub], list[Step], float]) -> None:
         """Follow one edge from an unseen or candidate rule: score what is seen, walk on through what is not."""
@@ -134,7 +167,7 @@ class Graph:
         if effect.accuses and hub is not None:
             hubs.append(hub)
         if len(true) and (hub is None or not hub.share < ENOUGH):
-            steps.append(Step(rule.id, effect.effect, true, seen))
+            steps.append(Step(rule.id, effect.effect, true, seen, effect.accuses))
             steps.extend(self.beyond(target.rule, true))
 
     def _hub(self, rule: Rule, rows: Indices, effect: Effect, seen: tuple[Indices, int, float]) -> Hub | None:
@@ -175,7 +208,7 @@ class Graph:
                 members = self.members(rule, rows, effect)
                 true = members[target.state[members] == 1]
                 if len(true) and not self._share(self._expected(rule, rows, effect), effect, true) < ENOUGH:
-                    steps.append(Step(rule.id, effect.effect, true, int((target.state[members] != 0).sum())))
+                    steps.append(Step(rule.id, effect.effect, true, int((target.state[members] != 0).sum()), effect.accuses))
                     steps.extend(self.beyond(target.rule, true))
             self._beyond[key] = tuple(steps)
         return self._beyond[key]

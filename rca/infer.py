@@ -89,7 +89,7 @@ class Contest:
         explained = self.jobs_of(candidate)
         symptom: Symptom = self._classes[explained[0]][0] if explained else "none"
         smallest = min(rule.prior.values(), default=1e-3) * UNLISTED
-        return math.log(rule.prior.get(symptom, smallest) / self._population(rule.entity, candidate.row))
+        return math.log(rule.prior.get(symptom, smallest) / self._population(candidate.kind, candidate.place))
 
     def _population(self, kind: str, row: int) -> int:
         """Return how many entities of a kind there are in the job of a row, or in all where it is in none."""

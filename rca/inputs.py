@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from rca.config import Settings, settle
-from rca.errors import SourceError, UsageError
+from rca.errors import SourceError, UsageError, suggestion
 from rca.library import Library, Source
 from rca.load import Changes, dcgm_aliases, load
 from rca.model import Snapshot, Window
-from rca.reader import suggestion
 from rca.sources import topology
 from rca.sources.assemble import Deployment, assemble
 from rca.sources.prometheus import PrometheusStore

@@ -162,7 +162,8 @@ class Rule(Written, frozen=True, kw_only=True):
     `role: root` may be a root cause, `role: symptom` never is. `prior` is the share of jobs with that symptom class
     that this rule starts. `leak` is how often the condition holds on one healthy entity. `symptom` marks a job-level
     rule that puts its job into a symptom class. `narrow` names the one finer entity that fulfils it instead of this
-    one, where exactly one does. `only` leaves the rule to entities whose labels match (regular expressions).
+    one, where exactly one does; `widen` names the coarser kind that is ill where three quarters of its members, two at
+    least, fulfil the rule together. `only` leaves the rule to entities whose labels match (regular expressions).
     `measure` is the signal whose deviation is the size of the finding (default: that of the first condition).
     `confused_with` lists the ids that look alike; `source` says where thresholds come
     from.
@@ -181,6 +182,7 @@ class Rule(Written, frozen=True, kw_only=True):
     leak: Share = 0.01
     symptom: Symptom | None = None
     narrow: Condition | None = None
+    widen: str | None = None
     only: dict[str, str] = {}
     measure: str | None = None
     action: Action | None = None

@@ -13,10 +13,11 @@ import networkx as nx
 from rca import detectors, promql
 from rca.detectors import Condition, Detector, Leaf
 from rca.errors import Problem, suggestion
-from rca.library import Derived, Effect, Entities, Library, Override, Rule, Signal
+from rca.library import Derived, Effect, Entities, Library, Override, Rule, Signal, seconds
 from rca.model import LAYERS
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?%?")
+_SETTABLE = frozenset({"limit", "clear", "by", "at_least", "z", "sigma", "factor", "least"})
 _RANK = frozenset({"job", "rank", "node", "gpu", "tp", "pp", "dp", "cp", "ep", "rack", "model", "group", "index"})
 _COLUMNS: Mapping[str, frozenset[str]] = {
     "gpu": _RANK,
@@ -311,28 +312,45 @@ class _Checker:
             rule = self.library.rules.get(override.rule)
             if rule is not None:
                 place = self.places.at("override", index)
-                yield from _settings(override, rule, place)
+                yield from (Problem(place, text) for text in _settings(override, rule, self.library))
                 yield from self.labelled(override.match, rule, "match", place)
             elif override.rule not in self.names["rule"]:
                 text = f"override of unknown rule '{override.rule}'{suggestion(override.rule, self.names['rule'])}"
                 yield Problem(self.places.at("override", index), text)
 
 
-def _settings(override: Override, rule: Rule, place: str) -> Iterator[Problem]:
-    for key in override.set:
-        if key == "for":
-            continue
+def _settings(override: Override, rule: Rule, library: Library) -> Iterator[str]:
+    """Say of each setting of an override why it does not fit the rule."""
+    found = [leaf for _, leaf in walk(rule.when, ())]
+    for key, value in override.set.items():
         signal, _, field = key.rpartition(".")
-        found = [leaf for _, leaf in walk(rule.when, ())]
-        fitting = [leaf for leaf in found if leaf.signal == signal and field in leaf.__struct_fields__]
-        if not fitting:
-            known = {
-                f"{leaf.signal}.{name}" for leaf in found
-                for name in leaf.__struct_fields__ if name in {"limit", "clear", "by", "z", "sigma", "factor", "least"}
-            }  # fmt: skip
-            yield Problem(place, f"rule '{rule.id}' has no '{key}' to override{suggestion(key, known | {'for'})}")
+        fitting = [leaf for leaf in found if leaf.signal == signal and field in _settable(leaf)]
+        if key == "for" or field == "least":
+            wanted = "" if _is_duration(value) else "a duration, for example 5m"
+        elif field in {"z", "sigma", "factor"}:
+            wanted = "" if isinstance(value, float | int) else "a number"
+        else:
+            plain = value in library.signals or not isinstance(value, str) or _NUMBER.fullmatch(value.strip())
+            wanted = "" if plain else "a number, a percentage or a signal's name"
+        if key != "for" and not fitting:
+            known = {f"{leaf.signal}.{name}" for leaf in found for name in _settable(leaf)}
+            yield f"rule '{rule.id}' has no '{key}' to override{suggestion(key, known | {'for'})}"
         elif len(fitting) > 1:
-            yield Problem(place, f"'{key}' is ambiguous, rule '{rule.id}' has it {len(fitting)} times")
+            yield f"'{key}' is ambiguous, rule '{rule.id}' has it {len(fitting)} times"
+        elif wanted:
+            yield f"'{key}' must be {wanted}, found '{value}'"
+
+
+def _settable(leaf: Leaf) -> Collection[str]:
+    """Return the fields of a condition that a deployment may change."""
+    return _SETTABLE & set(leaf.__struct_fields__)
+
+
+def _is_duration(value: float | str) -> bool:
+    try:
+        return seconds(str(value)) >= 0.0
+    except ValueError:
+        return False
 
 
 def _codes(leaf: Leaf, signal: Signal, place: str) -> Iterator[Problem]:

@@ -87,7 +87,7 @@ def survey(rules: Path | None = None, extra: Sequence[Path] = (), changes: Chang
         signals=dict(sorted(found.signals.items())),
         entities=found.entities,
         rules=dict(sorted(found.rules.items())),
-        digest=_digest(folders),
+        digest=_digest(folders, found),
     )
     changes = changes or Changes()
     found.problems.extend(_change_problems(library, changes, found.places))
@@ -296,24 +296,31 @@ def _change_problems(library: Library, changes: Changes, places: Places) -> Iter
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder that count, sorted; hidden ones and folders of caches do not."""
-    return sorted(
-        path for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-    )  # fmt: skip
+    """Return the files of a folder that count, sorted; hidden ones and folders of caches do not.
 
-
-def _digest(folders: Sequence[Path]) -> str:
-    """Return the digest of all files that make a library: sorted relative paths, and bytes.
-
-    >>> _digest([])
-    'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855'
+    Links are followed in the folder itself, which is how a ConfigMap is mounted; one that leads nowhere counts too, so
+    that it is told.
     """
+    entries = [entry for top in folder.iterdir() for entry in (top, *(top.rglob("*") if top.is_dir() else ()))]
+    return sorted(
+        path
+        for path in entries
+        if (path.is_file() or (path.is_symlink() and not path.is_dir()))
+        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+    )
+
+
+def _digest(folders: Sequence[Path], found: _Found) -> str:
+    """Return the digest of all files that make a library: sorted relative paths, and bytes."""
     digest = hashlib.sha256()
     for number, folder in enumerate(folders):
         for path in _files(folder):
             if path.suffix in {".yaml", ".csv"}:
-                data = path.read_bytes()
+                try:
+                    data = path.read_bytes()
+                except OSError as error:
+                    found.note(str(path), f"cannot be read, {(error.strerror or str(error)).lower()}")
+                    continue
                 digest.update(f"{number}/{path.relative_to(folder).as_posix()}\0{len(data)}\0".encode())
                 digest.update(data)
     return f"sha256:{digest.hexdigest()}"

@@ -20,7 +20,7 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def compose(text: str, place: str) -> tuple[yaml.Node | None, tuple[Problem, ...]]:
     """Return the root node of a text, or None and what is wrong with the text as YAML."""
     try:
-        problems = tuple(_forbidden(text, place))
+        problems = tuple(Problem(f"{place}:{line_of(event)}", wrong) for event, wrong in _forbidden(text))
         node = None if problems else yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         return None, (_syntax(error, text, place),)
@@ -34,29 +34,28 @@ def line_of(node: yaml.Node | yaml.Event) -> int:
     return node.start_mark.line + 1 if node.start_mark is not None else 1
 
 
-def _forbidden(text: str, place: str) -> Iterator[Problem]:
+def _forbidden(text: str) -> Iterator[tuple[yaml.Event, str]]:
     """Yield what YAML allows and these files do not; flat over the events, so that depth cannot exhaust the stack."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        where = f"{place}:{line_of(event)}"
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents == 2:
-                yield Problem(where, "a second document begins ('---'), write one document a file")
+                yield event, "a second document begins ('---'), write one document a file"
         elif isinstance(event, yaml.AliasEvent):
-            yield Problem(where, f"alias '*{event.anchor}' is not supported, write the value out")
+            yield event, f"alias '*{event.anchor}' is not supported, write the value out"
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                yield Problem(where, f"nested deeper than {MAX_DEPTH} levels, write it flatter")
+                yield event, f"nested deeper than {MAX_DEPTH} levels, write it flatter"
                 return
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
             if event.anchor:
-                yield Problem(where, f"anchor '&{event.anchor}' is not supported, write the value where it is used")
+                yield event, f"anchor '&{event.anchor}' is not supported, write the value where it is used"
             if event.tag:
-                yield Problem(where, f"tag '{event.tag.replace(TAG, '!!')}' is not supported, leave it out")
+                yield event, f"tag '{event.tag.replace(TAG, '!!')}' is not supported, leave it out"
 
 
 def _syntax(error: yaml.YAMLError, text: str, place: str) -> Problem:

@@ -10,20 +10,10 @@ what grows under a name that OpenMetrics does not allow for counters (DCGM's) is
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TextIO
 
 from rca.physics.world import Metric, World
 
 _SUFFIXES = {"counter": ("_total",), "info": ("_info",), "summary": ("_sum", "_count")}
-
-
-def write(world: World, stream: TextIO) -> int:
-    """Write all series of a simulated cluster to a stream, and return how many samples there were."""
-    samples = 0
-    for text in lines(world):
-        stream.write(text)
-        samples += text.count("\n") - text.startswith("#")
-    return samples
 
 
 def lines(world: World) -> Iterator[str]:

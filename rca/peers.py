@@ -16,6 +16,9 @@ MIN_PEERS = 5
 RELATIVE_FLOOR = 0.005
 """Spread is never taken smaller than this share of the median: identical readings would make any digit an outlier."""
 
+NO_LEVEL = 1e6
+"""A residual of so many times the cohort's centre says that the centre is 0, not that the row is far from it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
@@ -121,7 +124,9 @@ def _pooled(residual: Floats, centre: Floats, count: Floats, cohort: Cohort) -> 
     """Return the pool's spread per cohort (G, T), scaled to the cohort's centre."""
     level = np.abs(at(centre, cohort.group))
     comparable = (at(count, cohort.group) >= 2) & (level > 0)
-    relative = np.divide(residual, level, out=np.full_like(residual, np.nan), where=comparable)
+    with np.errstate(over="ignore"):
+        relative = np.divide(residual, level, out=np.full_like(residual, np.nan), where=comparable)
+    relative[np.abs(relative) > NO_LEVEL] = np.nan
     shift = at(grouped_medians(relative, cohort.across), cohort.across)
     relative = relative - np.where(np.isnan(shift), 0.0, shift)
     spread = MAD_TO_SIGMA * grouped_medians(np.abs(relative), cohort.pool)

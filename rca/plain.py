@@ -1,12 +1,10 @@
 """Numbers, counts and strings as people can read them; a leaf that anything may import."""
 
-# ruff: noqa: PLR2004 - where a number changes its form is what this file says
-
 import math
 import unicodedata
 from collections.abc import Callable
 
-_PLURALS = {"switch": "switches"}
+_PLURALS = {"switch": "switches", "series": "series"}
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 

@@ -199,7 +199,7 @@ def respell(query: str, spelling: Mapping[str, tuple[str, float]]) -> str:
 
 
 class _OnServer(Exception):  # noqa: N818 - control flow inside this module, never seen outside
-    """This part of PromQL has no plan."""
+    """Say that a part of PromQL has no plan."""
 
 
 def _compile(node: ast.Expr) -> Expression:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import msgspec
 import numpy as np
 
-from rca import promql
-from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, Detector, OneOf, Set, leaves
-from rca.evaluate import Judgement, Look, Reading, median
+from rca.detectors import Detector, leaves
+from rca.evaluate import Judgement, Look, median
+from rca.evidence import Numbers, lowered
 from rca.graph import ENOUGH, Candidate, Graph, Step, measured
 from rca.infer import Standing, Verdict
 from rca.library import Rule
@@ -53,6 +53,7 @@ class Writer:
         self._look: Look = graph.look
         self._verdict = verdict
         self._rules = graph.look.library.rules
+        self._numbers = Numbers(graph)
 
     # -- entities and times
 
@@ -79,84 +80,6 @@ class Writer:
         job = int(jobs.rows[rows[0]])
         return self.entity("job", job) if job >= 0 else self.entity(kind, int(rows[0]))
 
-    # -- numbers
-
-    def readings(self, rule: str, row: int) -> list[Reading]:
-        """Return what the true conditions of a finding read, its measure first."""
-        wanted = measured(self._rules[rule])
-        found = list(self._look.readings(self._graph.judged[rule], row))
-        unique = {(one.leaf.signal, one.leaf.__class__): one for one in reversed(found) if math.isfinite(one.value)}
-        return sorted(unique.values(), key=lambda one: (one.leaf.signal != wanted, found.index(one)))
-
-    def evidence(self, rule: str, row: int) -> list[Evidence]:
-        """Return the numbers behind a finding, with the queries that show them."""
-        return [self._evidence(reading) for reading in self.readings(rule, row)]
-
-    def _evidence(self, reading: Reading) -> Evidence:
-        signal = self._look.library.signals[reading.leaf.signal]
-        expected = self._expected(reading, signal.unit)
-        value = self._value(reading, signal.unit)
-        return Evidence(
-            signal=reading.leaf.signal,
-            query=self.query(reading.leaf.signal, reading.kind, reading.row),
-            value=float(f"{reading.value:.6g}"),
-            unit=signal.unit,
-            expected=expected,
-            text=f"{_lowered(signal.summary)}: {value}, {'as' if reading.denied else 'expected'} {expected}",
-        )
-
-    def _value(self, reading: Reading, unit: str) -> str:
-        if isinstance(reading.leaf, Set):
-            bits = self._look.library.signals[reading.leaf.signal].bits
-            named = [bit for position, bit in enumerate(bits) if int(reading.value) >> position & 1]
-            return ", ".join(named) or "no bit"
-        return quantity(reading.value, unit)
-
-    def _expected(self, reading: Reading, unit: str) -> str:
-        leaf = reading.leaf
-        if isinstance(leaf, AbovePeers | BelowPeers):
-            return f"{quantity(reading.expected, unit)} (median of its peers: same {', '.join(leaf.peers)})"
-        if isinstance(leaf, AboveBaseline | BelowBaseline):
-            return f"{quantity(reading.expected, unit)} (before)"
-        if isinstance(leaf, Set):
-            return f"none of {', '.join(leaf.bits)}" + (" as on its peers" if leaf.peers else "")
-        if isinstance(leaf, OneOf):
-            return "no new code"
-        sense = {"above": "at most", "below": "at least"}.get(str(leaf.__struct_config__.tag), "")
-        return f"{sense} {quantity(reading.expected, unit)}".strip()
-
-    def query(self, signal: str, kind: str, row: int) -> str:
-        """Return the PromQL that shows a signal on one entity; of a derived signal that of what it is made of."""
-        measurement = self._look.snapshot.measurements[signal]
-        derived = self._look.library.signals[signal].derived
-        if not measurement.query and derived is not None:
-            parts = [
-                self.query(name, kind, row) for name in derived.inputs() if name in self._look.snapshot.measurements
-            ]
-            return (
-                " and ".join(dict.fromkeys(part for part in parts if part)) if len(parts) == 1 else (parts or [""])[0]
-            )
-        if self._look.library.signals[signal].entity == kind and row < len(measurement.origin):
-            return promql.with_labels(measurement.query, measurement.origin[row])
-        return measurement.query
-
-    def sentence(self, rule: str, rows: Indices) -> str:
-        """Say a finding in one line: what, and the largest number."""
-        top = int(rows[0]) if len(rows) == 1 else int(self._largest(rule, rows))
-        text = _lowered(self._rules[rule].summary)
-        readings = self.readings(rule, top)
-        if not readings:
-            return text
-        reading = readings[0]
-        unit = self._look.library.signals[reading.leaf.signal].unit
-        return f"{text}: {self._value(reading, unit)}, expected {self._expected(reading, unit)}"
-
-    def _largest(self, rule: str, rows: Indices) -> int:
-        """Return the row with the median size among many findings, so that one odd member tells no tale."""
-        sizes = [(self._graph.dose(rule, int(row)), int(row)) for row in rows[:64]]
-        known = sorted((dose.relative, row) for dose, row in sizes if dose is not None)
-        return known[len(known) // 2][1] if known else int(rows[0])
-
     # -- causes
 
     def causes(self) -> list[Cause]:
@@ -177,7 +100,7 @@ class Writer:
             entity=entity,
             jobs=[self.job(job) for job in jobs],
             probability=_rounded(standing.probability),
-            since=self.since(rule.id, np.array([candidate.row])),
+            since=self.since(rule.id, candidate.rows),
             summary=rule.summary,
             chain=self._chain(candidate),
             evidence=self._proof(candidate),
@@ -202,9 +125,10 @@ class Writer:
     def _narrowed(self, candidate: Candidate) -> tuple[EntityRef, list[EntityRef]]:
         """Name the one member that fits the rule's `narrow`, or the entity with its members."""
         rule = candidate.rule
-        whole = self.entity(rule.entity, candidate.row)
+        whole = self.entity(candidate.kind, candidate.place)
         if rule.narrow is None:
-            return whole, []
+            several = len(candidate.rows) > 1
+            return whole, [self.entity(rule.entity, int(row)) for row in candidate.rows] if several else []
         kind = self._look.library.signals[next(leaves(rule.narrow)).signal].entity
         align = self._look.joins.align(rule.entity, kind)
         if align is None or align.way != "finer":
@@ -223,30 +147,23 @@ class Writer:
 
     def _chain(self, candidate: Candidate) -> list[Link]:
         """Tell the story from the cause on, layer by layer."""
-        rule = candidate.rule
-        own = np.array([candidate.row])
-        links = [
-            Link(
-                rule.id,
-                rule.layer,
-                self.entity(rule.entity, candidate.row),
-                self.since(rule.id, own),
-                self.sentence(rule.id, own),
-            )
-        ]
-        return links + [self._link(step) for step in _ordered(candidate.steps, self._rules)]
+        rule, rows = candidate.rule, candidate.rows
+        whole = self.entity(candidate.kind, candidate.place)
+        text = self._numbers.sentence(rule.id, rows)
+        first = Link(rule.id, rule.layer, whole, self.since(rule.id, rows), text, len(rows), len(rows))
+        return [first, *(self._link(step) for step in _ordered(candidate.steps, self._rules))]
 
     def _link(self, step: Step) -> Link:
         layer = self._rules[step.effect].layer
-        since, text = self.since(step.effect, step.rows), self.sentence(step.effect, step.rows)
+        since, text = self.since(step.effect, step.rows), self._numbers.sentence(step.effect, step.rows)
         entity, kind = self._group(step.effect, step.rows), self._rules[step.effect].entity
         return Link(step.effect, layer, entity, since, text, len(step.rows), step.of, kind)
 
     def _proof(self, candidate: Candidate) -> list[Evidence]:
         """Return the numbers of the cause, then those of each step of its chain."""
-        proof = self.evidence(candidate.rule.id, candidate.row)
+        proof = self._numbers.evidence(candidate.rule.id, candidate.row)
         for step in _ordered(candidate.steps, self._rules):
-            proof += self.evidence(step.effect, self._largest(step.effect, step.rows))[:1]
+            proof += self._numbers.evidence(step.effect, self._numbers.typical(step.effect, step.rows))[:1]
         unique = {(one.signal, one.query): one for one in reversed(proof)}
         return list(reversed(list(unique.values())))
 
@@ -260,13 +177,21 @@ class Writer:
         rule, rows = next(iter(self.suspects(job)), (rules[0], np.array([job])))
         row = int(rows[0])
         entity = self.entity(self._rules[rule].entity, row)
-        links = [Link(rule, self._rules[rule].layer, entity, self.since(rule, rows[:1]), self.sentence(rule, rows[:1]))]
-        text = f"Something that cannot be told from what was seen: {self.sentence(rule, rows[:1])}"
+        links = [
+            Link(
+                rule,
+                self._rules[rule].layer,
+                entity,
+                self.since(rule, rows[:1]),
+                self._numbers.sentence(rule, rows[:1]),
+            )
+        ]
+        text = f"Something that cannot be told from what was seen: {self._numbers.sentence(rule, rows[:1])}"
         action = Action("investigate", "Enable what could not be checked, then look at the entity named.")
         return Cause(
             cause="unknown", layer=self._rules[rule].layer, entity=entity, jobs=[self.job(job)],
             probability=_rounded(doubt), since=self.since(rule, rows[:1]), summary=text, chain=links,
-            evidence=self.evidence(rule, row), explains=0, impact=self._impact([job]), action=action, runbook="",
+            evidence=self._numbers.evidence(rule, row), explains=0, impact=self._impact([job]), action=action, runbook="",
         )  # fmt: skip
 
     def suspects(self, job: int) -> list[tuple[str, Indices]]:
@@ -337,7 +262,7 @@ class Writer:
                 rule.role,
                 self._group(rule.id, part),
                 self.since(rule.id, part),
-                self.sentence(rule.id, part),
+                self._numbers.sentence(rule.id, part),
                 len(part),
             )
             for part in split
@@ -359,7 +284,7 @@ class Writer:
         signal = self._look.library.signals[measured(rule)]
         values = self._look.values(measured(rule), "job")
         seen = "" if values is None else f", {_trend(values[job], signal.unit)}"
-        return NotAffected(rule.id, self.entity("job", job), f"{_lowered(signal.summary)}{seen}")
+        return NotAffected(rule.id, self.entity("job", job), f"{lowered(signal.summary)}{seen}")
 
     def rejected(self) -> list[Rejected]:
         """Return the candidates that lost, each with the reason."""
@@ -370,7 +295,7 @@ class Writer:
     def _why(self, standing: Standing) -> str:
         candidate = standing.candidate
         for hub in candidate.hubs:
-            effect = _lowered(self._rules[hub.effect].summary)
+            effect = lowered(self._rules[hub.effect].summary)
             if hub.share < ENOUGH:
                 return f"accounts for only {percent(hub.share)} of what it should explain ({hub.effect}: {effect})"
             if hub.seen and not len(hub.true):
@@ -410,8 +335,7 @@ class Writer:
         against = next(self._look.readings(self._graph.judged[name], int(rows[0]), -1), None)
         if against is None:
             return None
-        does = "does" if against.denied else "does not"
-        why = f"{does} show {_sense(against.leaf)}: {self._evidence(against).text}"
+        why = f"{_sense(against.leaf, against.denied)}: {self._numbers.shown(against).text}"
         return Rejected(name, self.entity(rule.entity, int(rows[0])), why)
 
     def not_checked(self) -> list[NotChecked]:
@@ -435,9 +359,10 @@ class Writer:
         return [signal] if derived is None else [part for name in derived.inputs() for part in self._missing(name)]
 
 
-def _sense(leaf: Detector) -> str:
-    """Say in words what a condition looks for."""
-    return f"{leaf.signal} {str(leaf.__struct_config__.tag).replace('_', ' ')}"
+def _sense(leaf: Detector, denied: bool) -> str:
+    """Say in words that a condition does not hold, or that it does and should not."""
+    looked_for = str(leaf.__struct_config__.tag).replace("_", " ")
+    return f"{leaf.signal} is {'' if denied else 'not '}{looked_for}"
 
 
 def _as_rule(rule: Rule, kind: str) -> Rule:
@@ -447,12 +372,13 @@ def _as_rule(rule: Rule, kind: str) -> Rule:
 
 
 def _ordered(steps: Sequence[Step], rules: dict[str, Rule]) -> list[Step]:
-    """Join steps to the same rule and sort them by layer, in the order of the walk inside one."""
+    """Join the accusing steps to one rule and sort them by layer, in the order of the walk inside one."""
     joined: dict[str, Step] = {}
     for step in steps:
-        old = joined.get(step.effect)
-        rows = step.rows if old is None else np.union1d(old.rows, step.rows)
-        joined[step.effect] = Step(step.origin, step.effect, rows, max(step.of, old.of if old else 0, len(rows)))
+        if step.accuses:
+            old = joined.get(step.effect, step)
+            rows = np.union1d(old.rows, step.rows)
+            joined[step.effect] = step._replace(rows=rows, of=max(step.of, old.of, len(rows)))
     return sorted(joined.values(), key=lambda step: LAYERS.index(rules[step.effect].layer))
 
 
@@ -468,12 +394,3 @@ def _trend(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], unit: str)
 
 def _rounded(probability: float) -> float:
     return round(min(probability, 0.999), 3)
-
-
-def _lowered(text: str) -> str:
-    """Lower the first letter, unless a second capital shows that it is a name.
-
-    >>> _lowered("A GPU is hot"), _lowered("HBM temperature"), _lowered("NVLink errors")
-    ('a GPU is hot', 'HBM temperature', 'NVLink errors')
-    """
-    return text if len(text) > 1 and text[1].isupper() else text[:1].lower() + text[1:]

@@ -52,7 +52,7 @@ def write(*pieces: str, encoding: str | None = None) -> None:
 def write_all(pieces: Iterable[str], *, encoding: str | None = None) -> None:
     """Write a result to stdout piece by piece; a closed pipe ends the command quietly."""
     encoding = encoding or sys.stdout.encoding or "utf-8"
-    stream = click.get_binary_stream("stdout")
+    stream = sys.stdout.buffer
     try:
         for piece in pieces:
             stream.write(piece.encode(encoding, "backslashreplace"))
@@ -73,7 +73,7 @@ def say(text: str) -> None:
 def progress(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being done; yields the function that names the present step."""
     if quiet or not sys.stderr.isatty():
-        yield lambda step: None
+        yield lambda _step: None
         return
     from rich.console import Console  # noqa: PLC0415 - takes longer to import than the rest, and only terminals need it
     from rich.markup import escape  # noqa: PLC0415

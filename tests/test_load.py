@@ -164,6 +164,34 @@ def test_an_override_of_two_numbers_at_once_is_ambiguous(folder):
     assert said(folder, changes=changes) == ["config: 'heat.limit' is ambiguous, rule 'hot' has it 2 times"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"for": 300}, "'for' must be a duration, for example 5m, found '300'"),
+        ({"for": "soon"}, "'for' must be a duration, for example 5m, found 'soon'"),
+        ({"heat.limit": "hot"}, "'heat.limit' must be a number, a percentage or a signal's name, found 'hot'"),
+        (
+            {"heat.signal": "step"},
+            "rule 'hot' has no 'heat.signal' to override, known are for, heat.at_least, heat.clear, heat.limit",
+        ),
+        ({"for": "5m", "heat.limit": "95%", "heat.clear": 80.0}, None),
+        ({"heat.limit": "heat"}, None),
+    ],
+)
+def test_numbers_of_an_override_are_numbers(folder, settings, problem):
+    changes = Changes(overrides=[Override(rule="hot", set=settings)])
+    assert said(folder, changes=changes) == ([f"config: {problem}"] if problem else [])
+
+
+def test_files_behind_links_count_and_broken_links_are_told(folder, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    (folder / "physical").rename(elsewhere)
+    (folder / "physical").symlink_to(elsewhere)
+    assert "hot" in load(folder).rules
+    (folder / "training" / "gone.yaml").symlink_to(tmp_path / "nowhere")
+    assert "rules/training/gone.yaml: cannot be read, no such file or directory" in said(folder)
+
+
 def test_check_adds_runbooks_and_what_a_reviewer_objects_to(folder):
     assert check(folder).problems == ()
     (folder.parent / "docs").mkdir()

@@ -10,9 +10,9 @@ from markdown_it.token import Token
 
 from rca import render
 from rca.model import Cause, Evidence, NotChecked, Report, Symptom
+from rca.plain import percent, quantity
 from rca.render import _words as words
 from rca.render import json, markdown, text
-from rca.plain import percent, quantity
 
 SAMPLES = {
     "cooling": sample_report.cooling_fault(),
@@ -21,8 +21,18 @@ SAMPLES = {
     "inconclusive": sample_report.inconclusive(),
 }
 HOSTILE = [
-    "\x1b[2J\x1b]0;owned\x07", "two\nlines\r\n", "a|b", "```\n# no heading", "<script>alert(1)</script>", "\u202egnp.exe",
-    "@team", "\x9b31m", "![x](http://x)", "`", "a\\|b", "$\\frac{1}{2}$",
+    "\x1b[2J\x1b]0;owned\x07",
+    "two\nlines\r\n",
+    "a|b",
+    "```\n# no heading",
+    "<script>alert(1)</script>",
+    "\u202egnp.exe",
+    "@team",
+    "\x9b31m",
+    "![x](http://x)",
+    "`",
+    "a\\|b",
+    "$\\frac{1}{2}$",
 ]
 
 
@@ -80,17 +90,22 @@ def test_two_causes_both_stand_in_the_first_line() -> None:
 
 
 def test_an_unknown_cause_is_no_guess_but_is_listed() -> None:
-    cause = msgspec.structs.replace(SAMPLES["cooling"].causes[0], cause="unknown", summary="Cannot be told", probability=0.6)
+    cause = msgspec.structs.replace(
+        SAMPLES["cooling"].causes[0], cause="unknown", summary="Cannot be told", probability=0.6
+    )
     shown = text.render(msgspec.structs.replace(SAMPLES["inconclusive"], causes=[cause]))
     assert shown.splitlines()[0].endswith("there is no candidate")
     assert "1. unknown  60 %  gpu node=node-07 gpu=1" in shown
 
 
-@pytest.mark.parametrize(("symptom", "said"), [
-    ("stalled", "job llama-70b makes no steps since 14:03:15"),
-    ("crashed", "job llama-70b has crashed at 14:03:15"),
-    ("numeric", "job llama-70b has a loss or gradients that are not right since 14:03:15"),
-])
+@pytest.mark.parametrize(
+    ("symptom", "said"),
+    [
+        ("stalled", "job llama-70b makes no steps since 14:03:15"),
+        ("crashed", "job llama-70b has crashed at 14:03:15"),
+        ("numeric", "job llama-70b has a loss or gradients that are not right since 14:03:15"),
+    ],
+)
 def test_every_symptom_has_its_words(symptom: Symptom, said: str) -> None:
     job = msgspec.structs.replace(SAMPLES["cooling"].symptoms[0], symptom=symptom)
     assert first_line(msgspec.structs.replace(SAMPLES["cooling"], symptoms=[job])).endswith(said)
@@ -118,9 +133,13 @@ def test_evidence_has_value_unit_expectation_and_a_query_alone_on_its_line() -> 
 def test_action_runbook_not_affected_rejected_and_warnings_are_there() -> None:
     shown = text.render(SAMPLES["cooling"], width=120)
     for part in (
-        "Do: drain. Move the job off the node", "Runbook: docs/runbooks/gpu_thermal_throttling.md",
-        "loss_divergence on job llama-70b: the loss goes on falling", "gpu_degraded on gpu node=node-07 gpu=1: its clock",
-        "- rails: assumed", "63 of 64 ranks", "holds up 64 ranks",
+        "Do: drain. Move the job off the node",
+        "Runbook: docs/runbooks/gpu_thermal_throttling.md",
+        "loss_divergence on job llama-70b: the loss goes on falling",
+        "gpu_degraded on gpu node=node-07 gpu=1: its clock",
+        "- rails: assumed",
+        "63 of 64 ranks",
+        "holds up 64 ranks",
     ):
         assert part in shown
 
@@ -252,18 +271,35 @@ def test_a_query_over_several_lines_is_put_on_one() -> None:
     item = Evidence(signal="x", query="sum(\n  x\n)", value=float("nan"), unit="watts", expected="", text="")
     cause: Cause = msgspec.structs.replace(SAMPLES["cooling"].causes[0], evidence=[item])
     shown = text.render(msgspec.structs.replace(SAMPLES["cooling"], causes=[cause]))
-    assert "     sum(   x )\n" in shown
+    assert "     sum(x)\n" in shown
     assert "- x no sample\n" in shown
 
 
-@pytest.mark.parametrize(("value", "unit", "written"), [
-    (92.0, "celsius", "92 °C"), (1200.0, "megahertz", "1,200 MHz"), (2.3, "seconds", "2.30 s"), (0.18, "seconds", "180 ms"),
-    (40e6, "bytes_per_second", "40.0 MB/s"), (1.2e9, "bytes_per_second", "1.20 GB/s"), (45.0, "percent", "45 %"),
-    (0.45, "ratio", "45 %"), (999.7e6, "bytes_per_second", "1.00 GB/s"), (800.0, "samples_per_second", "800 samples/s"),
-    (0x60, "bits", "0x60"), (8.0, "lanes", "8 lanes"), (3.14159, "furlongs", "3.14 furlongs"), (2.31234, "loss", "2.312"),
-    (0.0, "seconds", "0 s"), (float("inf"), "watts", "infinite"), (float("nan"), "bits", "no sample"),
-    (12.0, "megabytes_per_second", "12.0 MB/s"), (2e-5, "seconds", "20.0 µs"), (-3.2, "celsius", "-3.2 °C"),
-])
+@pytest.mark.parametrize(
+    ("value", "unit", "written"),
+    [
+        (92.0, "celsius", "92 °C"),
+        (1200.0, "megahertz", "1,200 MHz"),
+        (2.3, "seconds", "2.30 s"),
+        (0.18, "seconds", "180 ms"),
+        (40e6, "bytes_per_second", "40.0 MB/s"),
+        (1.2e9, "bytes_per_second", "1.20 GB/s"),
+        (45.0, "percent", "45 %"),
+        (0.45, "ratio", "45 %"),
+        (999.7e6, "bytes_per_second", "1.00 GB/s"),
+        (800.0, "samples_per_second", "800 samples/s"),
+        (0x60, "bits", "0x60"),
+        (8.0, "lanes", "8 lanes"),
+        (3.14159, "furlongs", "3.14 furlongs"),
+        (2.31234, "loss", "2.312"),
+        (0.0, "seconds", "0 s"),
+        (float("inf"), "watts", "infinite"),
+        (float("nan"), "bits", "no sample"),
+        (12.0, "megabytes_per_second", "12.0 MB/s"),
+        (2e-5, "seconds", "20.0 µs"),
+        (-3.2, "celsius", "-3.2 °C"),
+    ],
+)
 def test_quantities(value: float, unit: str, written: str) -> None:
     assert quantity(value, unit) == written
 

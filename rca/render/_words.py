@@ -26,8 +26,17 @@ def _safe(value: object) -> object:
 
 
 def one_line(query: object) -> object:
-    """Put a query that was written over several lines on one."""
-    return visible(" ".join(query.split("\n"))) if isinstance(query, str) else _safe(query)
+    """Put a query that was written over several lines on one.
+
+    >>> one_line("sum(\\n  x\\n)")
+    'sum(x)'
+    """
+    if not isinstance(query, str):
+        return _safe(query)
+    line = ""
+    for part in filter(None, map(str.strip, query.split("\n"))):
+        line += part if not line or line.endswith("(") or part.startswith(")") else f" {part}"
+    return visible(line)
 
 
 def moment(stamp: str) -> datetime | None:
@@ -91,14 +100,16 @@ def ailment(symptom: JobSymptom, report: Report) -> str:
     """Say what ails a job."""
     since = f" since {clock(symptom.since, report)}" if symptom.since else ""
     slower = f"{times(symptom.slowdown)} slower" if symptom.slowdown else "slow"
-    return f"job {symptom.job} " + {
+    needs = " than its work needs" if symptom.slowdown else ""
+    phrases = {
         "slow_onset": f"is {slower}{since}",
-        "slow_always": f"is {slower} than its work needs, over the whole window",
+        "slow_always": f"is {slower}{needs}, over the whole window",
         "stalled": f"makes no steps{since}",
         "crashed": f"has crashed{since.replace(' since ', ' at ')}",
         "numeric": f"has a loss or gradients that are not right{since}",
         "none": "shows no symptom",
-    }[symptom.symptom]
+    }
+    return f"job {symptom.job} {phrases[symptom.symptom]}"
 
 
 def ailments(report: Report) -> str:

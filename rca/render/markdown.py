@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from rca.model import Cause, Report
-from rca.render import _words as words
 from rca.plain import counted, percent
+from rca.render import _words as words
 
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _MENTION = re.compile(r"@[A-Za-z0-9][\w/-]*")
@@ -53,15 +53,18 @@ def _lines(report: Report) -> Iterator[str]:
     for position, cause in enumerate(report.causes, start=1):
         if words.detailed(position, cause):
             yield from _cause(position, cause, report)
-    yield from _section("Not affected", [
-        f"{code(item.rule)} on {code(words.name(item.entity))}: {prose(item.text)}" for item in report.not_affected
-    ])
-    yield from _section("Rejected", [
-        f"{code(item.cause)} on {code(words.name(item.entity))}: {prose(item.why)}" for item in report.rejected
-    ])
-    yield from _section("Found, and explained by no cause", [
-        f"{code(item.finding)} on {code(words.gathered(item))}: {prose(item.text)}" for item in report.unexplained
-    ])
+    yield from _section(
+        "Not affected",
+        [f"{code(item.rule)} on {code(words.name(item.entity))}: {prose(item.text)}" for item in report.not_affected],
+    )
+    yield from _section(
+        "Rejected",
+        [f"{code(item.cause)} on {code(words.name(item.entity))}: {prose(item.why)}" for item in report.rejected],
+    )
+    yield from _section(
+        "Found, and explained by no cause",
+        [f"{code(item.finding)} on {code(words.gathered(item))}: {prose(item.text)}" for item in report.unexplained],
+    )
     yield from _not_checked(report)
     yield from _section("Warnings", [prose(warning) for warning in report.warnings])
     yield ""

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from rca.model import Cause, Link, Report
-from rca.render import _words as words
 from rca.plain import counted, percent
+from rca.render import _words as words
 
 MOST = 20
 _STYLES = {"bold": "1", "dim": "2", "red": "1;31", "green": "1;32", "yellow": "33", "cyan": "36"}
 _STATUS = {"causes_found": "red", "healthy": "green", "inconclusive": "yellow"}
 _ASCII = str.maketrans({
     "│": "|", "├": "|", "└": "`", "─": "-", "°": "", "µ": "u", "…": "...", "→": "->", "≥": ">=", "≤": "<=",
-    "\N{MULTIPLICATION SIGN}": "x",
-})
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,8 @@ def _details(cause: Cause, report: Report, page: Page) -> Iterator[str]:
 
 
 def _tree(chain: Sequence[Link], report: Report, page: Page, indent: str) -> Iterator[str]:
-    """Draw a chain as a tree: each layer hangs on the last link of the layer before it."""
-    layers = [list(links) for _, links in groupby(chain, key=lambda link: link.layer)]
+    """Draw a chain as a tree: the cause is its root, and each layer hangs on the last link of the layer before it."""
+    layers = [[chain[0]], *(list(links) for _, links in groupby(chain[1:], key=lambda link: link.layer))]
     for depth, links in enumerate(layers):
         stem = indent + "   " * (depth - 1) if depth else indent
         for number, link in enumerate(links):

@@ -106,7 +106,7 @@ def questions(library: Library, names: frozenset[str], window: Window, aliases: 
     served = {text: len(selectors) + number for number, text in enumerate(wanted.served)}
     for name, asked in queries.items():
         queries[name] = [
-            query._replace(reads={one: served[query.text] for one in samples(query.plan)})
+            query._replace(reads=dict.fromkeys(samples(query.plan), served[query.text]))
             if query.text in served and not query.missing else query
             for query in asked
         ]

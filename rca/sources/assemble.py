@@ -5,8 +5,9 @@ spacing of real samples, labels become entities, queries are evaluated series by
 entity, and derived signals are computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -219,8 +220,8 @@ def _twice(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], d
     for kind, entities in sorted(found.items()):
         row = min(entities)
         name = "/".join(directory.tables[kind].columns[label][row] for label in directory.tables[kind].key)
-        targets = " and ".join(sorted(entities[row], key=natural)[:2])
-        warnings.append(f"two exporters for one {kind}: {len(entities)} have them, for example {name} at {targets}")
+        both = " and ".join(sorted(entities[row], key=natural)[:2])
+        warnings.append(f"two exporters for one {kind}: {len(entities)} have them, for example {name} at {both}")
     return warnings
 
 
@@ -235,8 +236,8 @@ def _overlapping(block: Block, rows: Ints) -> dict[int, set[str]]:
             spans[row][targets[series]] = (min(first, block.times[begin]), max(last, block.times[end - 1]))
     found: dict[int, set[str]] = {}
     for row, by_target in spans.items():
-        ordered: Sequence[tuple[tuple[str, str], tuple[float, float]]] = sorted(by_target.items(), key=lambda one: one[1])
-        for (one, span), (other, next_span) in zip(ordered, ordered[1:], strict=False):
+        ordered = sorted(by_target.items(), key=lambda one: one[1])
+        for (one, span), (other, next_span) in pairwise(ordered):
             if one[0] != other[0] and one[1] == other[1] and next_span[0] < span[1]:
                 found.setdefault(row, set()).update((one[0], other[0]))
     return found

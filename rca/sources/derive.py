@@ -73,7 +73,7 @@ class Members:
         if way is None:
             return None
         own = np.flatnonzero(way.rows >= 0)
-        return (own, way.rows[own]) if way.way == "finer" else (way.index[own], own)
+        return (own, way.rows[own]) if way.way == "finer" else (way.rows[own], own)
 
     def _communicators(self, fine: Table, groups: Table) -> tuple[Ints, Ints] | None:
         """Join ranks, or what else knows its indices, to their communicators."""

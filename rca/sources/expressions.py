@@ -172,6 +172,7 @@ class Gathered:
         self.rows: Ints = np.unique(self.of.rows[self.of.rows >= 0])
         self.group: Ints = np.where(self.of.rows >= 0, np.searchsorted(self.rows, self.of.rows), -1)
         self.interval = self.of.interval
+        self.order = settled(self.of.labels, self.group) if self.by in ("sum", "mean") else None
 
     def answer(self, steps: Ints | None = None) -> Answer:
         """Return one row an entity."""
@@ -193,7 +194,9 @@ class Gathered:
         return self.answer(steps)
 
     def _gathered(self, values: Floats) -> Floats:
-        return combine(values, self.group, len(self.rows), self.by)
+        if self.order is None:
+            return combine(values, self.group, len(self.rows), self.by)
+        return combine(values[self.order], self.group[self.order], len(self.rows), self.by)
 
 
 @dataclass(eq=False)
@@ -262,6 +265,14 @@ def lookback(expression: Expression, least: float = 0.0) -> dict[Samples, float]
     for one, seconds in lookback(expression.right, least).items():
         found[one] = max(seconds, found.get(one, 0.0))
     return found
+
+
+def settled(labels: Sequence[Labels] | None, rows: Ints) -> Ints | None:
+    """Return an order of series that does not depend on the store's, None where no row has two."""
+    known = rows[rows >= 0]
+    if labels is None or len(np.unique(known)) == len(known):
+        return None
+    return np.array(sorted(range(len(labels)), key=lambda index: sorted(labels[index].items())), dtype=np.int64)
 
 
 def _counts(node: Node) -> bool:

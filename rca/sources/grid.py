@@ -95,7 +95,7 @@ def intervals(block: Block) -> Floats:
     spans = block.times[block.offsets[many + 1] - 1] - block.times[block.offsets[many]]
     means = spans / (counts[many] - 1)
     result[many] = usual
-    for row in many[np.abs(means - usual) > 0.02 * usual]:  # noqa: PLR2004 - one missed scrape in fifty
+    for row in many[np.abs(means - usual) > 0.02 * usual]:
         own = np.diff(block.times[block.offsets[row]:block.offsets[row + 1]])
         result[row] = float(np.median(own[own > 0.0])) if bool((own > 0.0).any()) else usual
     return result

@@ -12,7 +12,7 @@ from rca.library import Codes, Signal
 from rca.model import Floats, Measurement
 from rca.promql import Samples
 from rca.sources.asking import Query, Questions
-from rca.sources.expressions import Answer, Labels, Node, Raw, bind
+from rca.sources.expressions import Labels, Raw, bind, settled
 from rca.sources.grid import Grid, Ints, combine
 from rca.sources.identity import Reader
 from rca.sources.series import Block
@@ -116,7 +116,7 @@ class Bench:
         if signal.codes is not None:
             values = _coded(values, node.labels, signal.codes, odd)
         how = "last" if signal.codes is not None else signal.combine
-        order = _in_order(node, size) if how in ("sum", "mean", "last") else None
+        order = settled(node.labels, node.rows) if how in ("sum", "mean", "last") else None
         if order is None:
             values = combine(values, node.rows, size, how)
         else:
@@ -240,12 +240,3 @@ def _coded(values: Floats, labels: Sequence[Labels] | None, codes: Codes, odd: _
     numbers = np.array([index.get(value, np.nan) for value in own])
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(values) & (values != 0.0), numbers[:, None], np.nan)
-
-
-def _in_order(node: Node, size: int) -> Ints | None:
-    """Return an order of series that does not depend on the store's, None where no row has two."""
-    counts = np.bincount(node.rows[node.rows >= 0], minlength=size)
-    labels = node.labels
-    if labels is None or not (counts > 1).any():
-        return None
-    return np.array(sorted(range(len(labels)), key=lambda row: sorted(labels[row].items())), dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from rca.sources.identity import Seen, natural
@@ -148,7 +149,7 @@ def _restless(grouped: Mapping[Key, Sequence[Info]], nodes: Mapping[str, str], g
             first, last = spans.get((place[0], place[1]), (info.first, info.last))
             spans[place[0], place[1]] = (min(first, info.first), max(last, info.last))
         ordered = sorted(spans.items(), key=lambda item: (item[1], in_order(item[0])))
-        pairs = list(zip(ordered, ordered[1:], strict=False))
+        pairs = list(pairwise(ordered))
         names = sorted(("/".join(filter(None, place)) for place in spans), key=natural)
         if any(after[1][0] <= before[1][1] for before, after in pairs):
             twice.append((key, names))

@@ -14,7 +14,7 @@ from rca.model import Floats, Snapshot, Window
 from rca.physics.check import problems
 from rca.physics.world import Metric, World, simulate
 from rca.physics.written import Scenario
-from rca.sources.assemble import assemble
+from rca.sources.assemble import Deployment, assemble
 from rca.sources.series import Block, Matcher, Selector
 
 
@@ -61,8 +61,9 @@ class ScenarioStore:
 class ScenarioSource:
     """Reads a scenario file as if its cluster had been watched by Prometheus."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, deployment: Deployment | None = None) -> None:
         self.path = path
+        self.deployment = deployment
 
     @cached_property
     def world(self) -> World:
@@ -75,7 +76,7 @@ class ScenarioSource:
 
     def snapshot(self, library: Library, window: Window) -> Snapshot:
         """Read all that the library's signals ask for out of the simulated series."""
-        return assemble(ScenarioStore(self.world), library, window)
+        return assemble(ScenarioStore(self.world), library, window, self.deployment)
 
 
 def _cut(metric: Metric, selector: Selector) -> Block:

@@ -88,12 +88,14 @@ class _Builder:
         """Add the GPUs of GPU series; one without an index is found by its UUID, or called by it."""
         readings = self.world.seen.get("gpu", ())
         keys: list[Key | None] = [None] * len(readings)
+        told = self.told_by_ranks()
         for known in (True, False):
             for index, seen in enumerate(readings):
                 node, gpu, uuid = self.node(seen), seen.values.get("gpu", ""), seen.values.get("uuid", "")
                 if bool(node and gpu) is not known:
                     continue
-                key = (node, gpu) if known else self.gpus.by_uuid.get(uuid, (node, uuid) if node and uuid else None)
+                own = (node, uuid) if node and uuid else None
+                key = (node, gpu) if known else self.gpus.by_uuid.get(uuid, told.get(uuid, own))
                 if key is not None:
                     self.gpus.add(key, uuid)
                     self.describe("gpu", key, seen, ("model", "job", "rack"))
@@ -107,6 +109,16 @@ class _Builder:
         if twice:
             example = " and ".join("/".join(key) for key in sorted(places[self.found["gpu"][twice[0]]["uuid"]]))
             self.warnings.append(f"gpus: {len(twice)} UUIDs are seen in two places, for example {example}")
+
+    def told_by_ranks(self) -> dict[str, Key]:
+        """Return the place of each GPU whose UUID and index an info series gives."""
+        told: dict[str, Key] = {}
+        for info in self.world.infos:
+            values, node = info.seen.values, self.node(info.seen)
+            if node and values.get("gpu") and values.get("uuid") and info.seen.via["node"] != "instance":
+                place = (node, values["gpu"])
+                told[values["uuid"]] = min(told.get(values["uuid"], place), place, key=lambda key: in_order(key))
+        return told
 
     def read(self, kind: str) -> None:
         """Add the entities of other series, as their labels name them."""
@@ -172,7 +184,7 @@ class _Builder:
             since[place] = first
             row.update({name: rank.get(name, "") for name in _PLACE})
         if crowded:
-            example = "/".join(min(crowded, key=in_order))
+            example = "/".join(min(crowded, key=lambda place: in_order(place)))
             self.warnings.append(f"gpus: {len(crowded)} run several ranks, for example {example}; the first counts")
         self.place_default(ranks)
 
@@ -276,11 +288,11 @@ class _Builder:
                     groups.setdefault((name, (job, *fixed)), []).append(row)
         for key, nodes in where.items():
             self.found["cell"][key]["node"] = next(iter(nodes)) if len(nodes) == 1 else ""
-        for (name, (job, *fixed)), members in groups.items():
+        for (name, (job, *indices)), members in groups.items():
             if len(members) > 1:
-                written = [f"{index}{value}" for index, value in zip(INDICES, fixed, strict=True)
-                           if index != name and (index != "cp" or job in deep)]
-                self.put("group", (job, name, "-".join(written)), dict(zip(INDICES, fixed, strict=True)))
+                place = dict(zip(INDICES, indices, strict=True))
+                written = [f"{index}{value}" for index, value in place.items() if value and (index != "cp" or job in deep)]
+                self.put("group", (job, name, "-".join(written)), place)
         for kind in ("rank", "gpu", "node"):
             for row in self.found.get(kind, {}).values():
                 self.put("job", (row.get("job", ""),))

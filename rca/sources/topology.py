@@ -71,10 +71,7 @@ class Topology:
             return ()
         if len(missing) == len(ours):
             other = min(theirs, key=natural) if theirs else "none"
-            return (
-                f"{self.place}: the topology speaks of other nodes ({other}) than the metrics ({ours[0]}), "
-                "racks and switches are not known",
-            )
+            return (f"{self.place}: the topology speaks of other nodes ({other}) than the metrics ({ours[0]})",)
         return (f"{self.place}: the topology lacks {len(missing)} of {len(ours)} nodes, for example {missing[0]}",)
 
 

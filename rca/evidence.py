@@ -1,0 +1,165 @@
+"""The numbers behind findings: what was read, what was expected, and the query that anyone can re-run."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rca import promql
+from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, OneOf, Set
+from rca.evaluate import Reading
+from rca.graph import NO_ROWS, Graph, measured
+from rca.library import Derived
+from rca.model import Evidence
+from rca.peers import Indices, sorted_medians
+from rca.plain import quantity
+
+_AGGREGATION = {
+    "max": "max(", "min": "min(", "mean": "avg(", "sum": "sum(", "median": "quantile(0.5, ", "count": "count(",
+}  # fmt: skip
+
+
+class Numbers:
+    """Reads the numbers of one judged snapshot."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._look = graph.look
+        self._rules = graph.look.library.rules
+
+    def readings(self, rule: str, row: int) -> list[Reading]:
+        """Return what the true conditions of a finding read, its measure first."""
+        wanted = measured(self._rules[rule])
+        found = list(self._look.readings(self._graph.judged[rule], row))
+        unique = {(one.leaf.signal, one.leaf.__class__): one for one in reversed(found) if math.isfinite(one.value)}
+        return sorted(unique.values(), key=lambda one: (one.leaf.signal != wanted, found.index(one)))
+
+    def evidence(self, rule: str, row: int) -> list[Evidence]:
+        """Return the numbers behind a finding, with the queries that show them."""
+        return [self.shown(reading) for reading in self.readings(rule, row)]
+
+    def shown(self, reading: Reading) -> Evidence:
+        """Write a reading as evidence."""
+        signal = self._look.library.signals[reading.leaf.signal]
+        expected = self._expected(reading, signal.unit)
+        value = self._value(reading, signal.unit)
+        return Evidence(
+            signal=reading.leaf.signal,
+            query=self._query(reading),
+            value=float(f"{reading.value:.6g}"),
+            unit=signal.unit,
+            expected=expected,
+            text=f"{lowered(signal.summary)}: {value}, {'against' if reading.denied else 'expected'} {expected}",
+        )
+
+    def _value(self, reading: Reading, unit: str) -> str:
+        if isinstance(reading.leaf, Set):
+            bits = self._look.library.signals[reading.leaf.signal].bits
+            named = [bit for position, bit in enumerate(bits) if int(reading.value) >> position & 1]
+            return ", ".join(named) or "no bit"
+        return quantity(reading.value, unit)
+
+    def _expected(self, reading: Reading, unit: str) -> str:
+        leaf = reading.leaf
+        if isinstance(leaf, AbovePeers | BelowPeers):
+            return f"{quantity(reading.expected, unit)} (median of its peers: same {', '.join(leaf.peers)})"
+        if isinstance(leaf, AboveBaseline | BelowBaseline):
+            return f"{quantity(reading.expected, unit)} (before)"
+        if isinstance(leaf, Set):
+            return f"none of {', '.join(leaf.bits)}" + (" as on its peers" if leaf.peers else "")
+        if isinstance(leaf, OneOf):
+            return "no new code"
+        sense = {"above": "at most", "below": "at least"}.get(str(leaf.__struct_config__.tag), "")
+        return f"{sense} {quantity(reading.expected, unit)}".strip()
+
+    def _query(self, reading: Reading) -> str:
+        """Return the query behind a reading, of the members where they were gathered for it."""
+        kind = self._look.library.signals[reading.leaf.signal].entity
+        if kind == reading.kind:
+            return self.query(reading.leaf.signal, np.array([reading.row]))
+        align = self._look.joins.align(reading.kind, kind)
+        if align is None or align.way != "finer":
+            return self.query(reading.leaf.signal, NO_ROWS)
+        members = np.flatnonzero(align.rows == reading.row)
+        inner = self.query(reading.leaf.signal, members)
+        return inner if len(members) < 2 else f"{_AGGREGATION[reading.leaf.reduce or 'max']}{inner})"
+
+    def query(self, signal: str, rows: Indices) -> str:
+        """Return the PromQL that shows a signal on these entities of its kind.
+
+        A signal made of others is spelt out; of a maximum or minimum the one member that decides is shown. Of many
+        entities at once the members are shown as they are: their series carry no label to gather them by.
+        """
+        derived = self._look.library.signals[signal].derived
+        if derived is None:
+            measurement = self._look.snapshot.measurements[signal]
+            return promql.with_labels(measurement.query, _common(measurement.origin, rows)) if measurement.query else ""
+        if derived.of is not None:
+            return self._gathered(signal, derived, rows)
+        return self._combined(signal, derived, rows)
+
+    def _gathered(self, signal: str, derived: Derived, rows: Indices) -> str:
+        """Write an aggregation over the members of some entities."""
+        assert derived.of is not None
+        signals = self._look.library.signals
+        align = self._look.joins.align(signals[signal].entity, signals[derived.of].entity)
+        members = rows if align is None or align.way != "finer" else np.flatnonzero(np.isin(align.rows, rows))
+        if derived.by in ("max", "min") and len(rows) == 1 < len(members) and derived.of in self._look.snapshot.measurements:
+            levels = sorted_medians(self._look.snapshot.measurements[derived.of].window[members])
+            if not np.isnan(levels).all():
+                members = members[[int((np.nanargmax if derived.by == "max" else np.nanargmin)(levels))]]
+        inner = self.query(derived.of, members)
+        if len(members) < 2 or len(rows) > 1 or not inner:
+            return inner
+        return f"{_AGGREGATION[derived.by or 'max']}{inner})"
+
+    def _combined(self, signal: str, derived: Derived, rows: Indices) -> str:
+        """Write arithmetic between signals of one kind, or of a coarser one."""
+        kind = self._look.library.signals[signal].entity
+
+        def part(name: str) -> str:
+            align = self._look.joins.align(kind, self._look.library.signals[name].entity)
+            there = rows if align is None or align.way != "coarser" else np.unique(align.rows[rows])
+            return self.query(name, there[there >= 0])
+
+        terms = [part(name) for name in derived.product or derived.ratio or derived.sum]
+        joined = (" * " if derived.product else " / " if derived.ratio else " + ").join(f"({term})" for term in terms)
+        less = [part(name) for name in derived.difference if name in self._look.snapshot.measurements]
+        return " - ".join([joined, *(f"({term})" for term in less)])
+
+    def sentence(self, rule: str, rows: Indices) -> str:
+        """Say a finding in one line: what, and the largest number."""
+        top = int(rows[0]) if len(rows) == 1 else int(self.typical(rule, rows))
+        text = lowered(self._rules[rule].summary)
+        readings = self.readings(rule, top)
+        if not readings:
+            return text
+        reading = readings[0]
+        unit = self._look.library.signals[reading.leaf.signal].unit
+        return f"{text}: {self._value(reading, unit)}, expected {self._expected(reading, unit)}"
+
+    def typical(self, rule: str, rows: Indices) -> int:
+        """Return the row with the median size among many findings, so that one odd member tells no tale."""
+        sizes = [(self._graph.dose(rule, int(row)), int(row)) for row in rows[:64]]
+        known = sorted((dose.relative, row) for dose, row in sizes if dose is not None)
+        return known[len(known) // 2][1] if known else int(rows[0])
+
+
+def _common(origin: Sequence[Mapping[str, str]], rows: Indices) -> dict[str, str]:
+    """Return the labels that the sources of these rows share."""
+    known = [origin[int(row)] for row in rows if row < len(origin) and origin[int(row)]]
+    if not known:
+        return {}
+    shared = set(known[0].items())
+    for labels in known[1:]:
+        shared &= set(labels.items())
+    return dict(sorted(shared))
+
+
+def lowered(text: str) -> str:
+    """Lower the first letter, unless a second capital shows that it is a name.
+
+    >>> lowered("A GPU is hot"), lowered("HBM temperature"), lowered("NVLink errors")
+    ('a GPU is hot', 'HBM temperature', 'NVLink errors')
+    """
+    return text if len(text) > 1 and text[1].isupper() else text[:1].lower() + text[1:]
