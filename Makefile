@@ -48,8 +48,8 @@ check: static test  ## everything that must hold before a change is merged
 bench: setup servers  ## run the benchmarks and print their figures
 	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file $(BENCH_ARGS) || exit 1; done
 
-docs: setup  ## paste the help texts of the program into its pages
-	@$(BIN)/python docs/paste_help.py docs/cli.md
+docs: setup  ## paste what the program prints into its pages
+	@$(BIN)/python docs/paste.py docs/cli.md README.md
 
 format: setup  ## lay out the code, and fix what can be fixed
 	@$(BIN)/ruff check --fix --quiet . || true

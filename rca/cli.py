@@ -168,7 +168,7 @@ def simulate(scenario: Path, to: str, at: str | None) -> None:
 @_RULES[0]
 @_RULES[1]
 @_RULES[2]
-@click.option("--schema", metavar="FILE", help="Write the JSON Schema of a rule file instead; - is stdout.")
+@click.option("--schema", metavar="FILE", help="Write the JSON Schema of a rule file; - is stdout.")
 @_DEBUG
 def check(rules: Path | None, rules_extra: tuple[Path, ...], config: Path | None, schema: str | None) -> NoReturn:
     """Check rules and the graph that they form; print every problem, exit with 3 if there is one."""

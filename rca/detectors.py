@@ -198,9 +198,10 @@ class OneOf(Detector, frozen=True, kw_only=True, tag="one_of"):
         listed = np.isin(view.values, np.asarray(self.codes))
         filled = carried(view.values)
         began = known & ~np.concatenate([np.zeros((len(known), 1), bool), np.cumsum(known, axis=1)[:, :-1] > 0], axis=1)
-        late = began & (np.arange(known.shape[1]) > max(2, 2 * view.interval / view.step))
+        column = np.arange(known.shape[1])
+        late = np.logical_and(began, column > max(2, 2 * view.interval / view.step))
         if view.before is not None:
-            late &= np.isnan(view.before).all(axis=1)[:, None]
+            late = late & np.isnan(view.before).all(axis=1, keepdims=True)
         changed = np.zeros(known.shape, dtype=bool)
         changed[:, 1:] = known[:, 1:] & ~np.isnan(filled[:, :-1]) & (view.values[:, 1:] != filled[:, :-1])
         new = np.maximum.accumulate((changed | late) & listed, axis=1) & listed

@@ -30,10 +30,10 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
     table = ordered.tables.get("job")
     names = [] if table is None else [str(name) for name in table.columns["job"]]
     rows = [row for row, name in enumerate(names) if not jobs or name in jobs]
-    graph = Graph(look)
+    graph = Graph(look, rows if jobs else None)
     verdict = infer(graph, rows)
     writer = Writer(graph, verdict)
-    causes = [cause for cause in writer.causes() if not jobs or not cause.jobs or set(cause.jobs) & set(jobs)]
+    causes = writer.causes()
     symptoms = writer.symptoms(rows)
     worst: Symptom = min((one.symptom for one in symptoms), key=_ORDER.index, default="none")
     sure = any(cause.probability >= SURE and cause.cause != "unknown" for cause in causes)

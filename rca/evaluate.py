@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,6 +80,13 @@ class Look:
         """Return how many entities of a kind there are."""
         table = self.snapshot.tables.get(kind)
         return 0 if table is None else len(table)
+
+    def inside(self, kind: str, jobs: Sequence[int]) -> NDArray[np.bool_]:
+        """Say which entities of a kind belong to these jobs (rows); all of a kind that jobs share."""
+        align = self.joins.align(kind, "job")
+        if align is None or align.way != "coarser":
+            return np.ones(self.size(kind), dtype=bool)
+        return np.isin(align.rows, list(jobs))
 
     def judge(self, rule: Rule) -> Judgement:
         """Judge a rule on all entities of its kind, overrides of the deployment included."""

@@ -104,7 +104,11 @@ class Numbers:
         signals = self._look.library.signals
         align = self._look.joins.align(signals[signal].entity, signals[derived.of].entity)
         members = rows if align is None or align.way != "finer" else np.flatnonzero(np.isin(align.rows, rows))
-        if derived.by in ("max", "min") and len(rows) == 1 < len(members) and derived.of in self._look.snapshot.measurements:
+        if (
+            derived.by in ("max", "min")
+            and len(rows) == 1 < len(members)
+            and derived.of in self._look.snapshot.measurements
+        ):
             levels = sorted_medians(self._look.snapshot.measurements[derived.of].window[members])
             if not np.isnan(levels).all():
                 members = members[[int((np.nanargmax if derived.by == "max" else np.nanargmin)(levels))]]

@@ -5,7 +5,7 @@ A hub whose members can be seen blocks the way: what lies behind it is explained
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,10 +111,11 @@ def accusing(library: Library) -> frozenset[str]:
 class Graph:
     """All rules judged on one snapshot, and the walks from candidates through what is seen."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, jobs: Sequence[int] | None = None) -> None:
+        """Judge all rules; with `jobs` (rows) only what belongs to these counts."""
         self.look = look
         self.judged: dict[str, Judgement] = {
-            name: look.judge(rule) for name, rule in sorted(look.library.rules.items())
+            name: _inside(look, look.judge(rule), jobs) for name, rule in sorted(look.library.rules.items())
         }
         self._doses: dict[tuple[str, int], Dose | None] = {}
         self._beyond: dict[tuple[str, bytes], tuple[Step, ...]] = {}
@@ -208,7 +209,9 @@ class Graph:
                 members = self.members(rule, rows, effect)
                 true = members[target.state[members] == 1]
                 if len(true) and not self._share(self._expected(rule, rows, effect), effect, true) < ENOUGH:
-                    steps.append(Step(rule.id, effect.effect, true, int((target.state[members] != 0).sum()), effect.accuses))
+                    steps.append(
+                        Step(rule.id, effect.effect, true, int((target.state[members] != 0).sum()), effect.accuses)
+                    )
                     steps.extend(self.beyond(target.rule, true))
             self._beyond[key] = tuple(steps)
         return self._beyond[key]
@@ -286,6 +289,14 @@ class Graph:
             return None
         level = median(values[row, int(judged.first[row]) : int(judged.recent[row]) + 1])
         return Dose(math.inf, abs(level), unit) if math.isfinite(level) else None
+
+
+def _inside(look: Look, judged: Judgement, jobs: Sequence[int] | None) -> Judgement:
+    """Leave a judgement to the entities of some jobs; what lies outside counts as not judged."""
+    if jobs is None:
+        return judged
+    state = np.where(look.inside(judged.rule.entity, jobs), judged.state, 0).astype(np.int8)
+    return Judgement(judged.rule, state, judged.first, judged.recent)
 
 
 def measured(rule: Rule) -> str:

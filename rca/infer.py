@@ -35,13 +35,21 @@ class Standing(NamedTuple):
     rival: Candidate | None
 
 
+class Doubt(NamedTuple):
+    """The probability that a job's trouble has a cause that is no candidate, and the finding (rule, row) it would be
+    behind, where a candidate stands for that."""
+
+    probability: float
+    finding: tuple[str, int] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """All candidates best first, the findings that nothing explains, and the probability of an unknown cause."""
+    """All candidates best first, the findings that nothing explains, and the doubts of each ill job."""
 
     standings: tuple[Standing, ...]
     unexplained: Mapping[str, Indices]
-    unknown: Mapping[int, float]
+    doubts: Mapping[int, Doubt]
     classes: Mapping[int, tuple[Symptom, tuple[str, ...]]]
     accusing: frozenset[str]
 
@@ -55,7 +63,11 @@ def infer(graph: Graph, jobs: Iterable[int]) -> Verdict:
         contest.standings(chosen), key=lambda one: (-one.probability, one.candidate.rule.id, one.candidate.row)
     )
     return Verdict(
-        tuple(standings), contest.unexplained(chosen), contest.unknown(chosen), classes, accusing(graph.look.library)
+        tuple(standings),
+        contest.unexplained(chosen),
+        contest.doubts(chosen, standings),
+        classes,
+        accusing(graph.look.library),
     )
 
 
@@ -236,10 +248,8 @@ class Contest:
         """Give every candidate its posterior among those that explain the same, and `unknown`."""
         posts: dict[int, Standing] = {}
         for number in chosen:
-            covered = self._without(chosen, number)
             rivals = sorted(self._rivals(number) - set(chosen))
-            scores = [self.gain(number, covered), *(self.gain(rival, covered) for rival in rivals)]
-            shares = _softmax([*scores, self.rest(number, covered)])
+            shares = _softmax(self._scores(chosen, number))
             posts[number] = Standing(self.candidates[number], shares[0], True, None)
             for rival, share in zip(rivals, shares[1:-1], strict=True):
                 if rival not in posts or posts[rival].probability < share:
@@ -268,17 +278,31 @@ class Contest:
                     left[name] = rows
         return left
 
-    def unknown(self, chosen: Sequence[int]) -> dict[int, float]:
+    def doubts(self, chosen: Sequence[int], standings: Sequence[Standing]) -> dict[int, Doubt]:
         """Return for each ill job how likely it is that its symptom has a cause that is none of the candidates."""
-        doubt = dict.fromkeys(self._classes, 1.0)
+        doubts = {job: Doubt(1.0, None) for job in self._classes}
+        for standing in standings:
+            if not standing.chosen:
+                for job in self.jobs_of(standing.candidate):
+                    doubts[job] = Doubt(min(doubts[job].probability, 1.0 - standing.probability), None)
         for number in chosen:
-            covered = self._without(chosen, number)
-            rivals = sorted(self._rivals(number) - set(chosen))
-            scores = [self.gain(number, covered), *(self.gain(rival, covered) for rival in rivals)]
-            share = _softmax([*scores, self.rest(number, covered)])[-1]
+            share = _softmax(self._scores(chosen, number))[-1]
+            finding = next(
+                ((hub.effect, int(hub.true[0])) for hub in self.candidates[number].hubs if len(hub.true)), None
+            )
             for job in self.jobs_of(self.candidates[number]):
-                doubt[job] = min(doubt[job], share)
-        return doubt
+                doubts[job] = min(doubts[job], Doubt(share, finding), key=lambda doubt: doubt.probability)
+        return doubts
+
+    def _scores(self, chosen: Sequence[int], number: int) -> list[float]:
+        """Return the scores of a chosen candidate, of its rivals in order, and of an unknown cause."""
+        covered = self._without(chosen, number)
+        rivals = sorted(self._rivals(number) - set(chosen))
+        return [
+            self.gain(number, covered),
+            *(self.gain(rival, covered) for rival in rivals),
+            self.rest(number, covered),
+        ]
 
 
 def _fits(hub: Hub) -> bool:

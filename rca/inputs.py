@@ -82,6 +82,7 @@ def look(given: Inputs, environment: Mapping[str, str], step: Callable[[str], No
     settings = settle(given.config, environment, flags(given))
     step("reading the rules")
     library = load(*folders(settings), changes(settings, given.config))
+    step("opening the source")
     with opened(given, settings) as source:
         step(f"reading {source.where}")
         window = choose_window(given, settings, source)

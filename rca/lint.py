@@ -18,14 +18,14 @@ from rca.model import LAYERS
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?%?")
 _SETTABLE = frozenset({"limit", "clear", "by", "at_least", "z", "sigma", "factor", "least"})
-_RANK = frozenset({"job", "rank", "node", "gpu", "tp", "pp", "dp", "cp", "ep", "rack", "model", "group", "index"})
+_RANK = frozenset({"job", "rank", "node", "gpu", "local_rank", "tp", "pp", "dp", "cp", "ep", "rack", "rail"})
 _COLUMNS: Mapping[str, frozenset[str]] = {
-    "gpu": _RANK,
+    "gpu": _RANK | {"model", "uuid"},
     "rank": _RANK,
-    "nic": _RANK | {"leaf", "rail"},
-    "cell": frozenset({"node", "rack"}),
+    "nic": _RANK | {"leaf"},
+    "cell": frozenset({"node"}),
     "node": frozenset({"job", "rack"}),
-    "mount": frozenset({"rack"}),
+    "mount": frozenset({"job", "rack"}),
     "group": frozenset({"tp", "pp", "dp", "cp", "ep"}),
 }
 """What is known of an entity beyond its own labels: where it stands in the job, the rack and the network."""
@@ -184,13 +184,14 @@ class _Checker:
             yield from self.unknown("signal", other, "signal", name, "derived")
             if other in self.library.signals and signal.entity in self.entities.kinds:
                 kind = self.library.signals[other].entity
-                finer = self.finer(kind, signal.entity)
-                if finer is not None and finer != (other == derived.of):
+                finer = self.finer(kind, signal.entity) or (kind, signal.entity) == ("rank", "group")
+                if kind in self.entities.kinds and finer != (other == derived.of):
                     right = (
                         "read it with of and by" if finer else f"of needs a signal of a kind finer than {signal.entity}"
                     )
                     yield Problem(place, f"'{other}' is a signal of {kind}, {right}")
-                yield from self.unreadable(other, signal.entity, place)
+                if not finer:
+                    yield from self.unreadable(other, signal.entity, place)
 
     def finer(self, kind: str, than: str) -> bool | None:
         """Say whether a kind is finer than another, None where one of them is not known."""

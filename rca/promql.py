@@ -17,7 +17,10 @@ Operator = Literal["+", "-", "*", "/"]
 Reduction = Literal["sum", "max", "min", "mean"]
 _NAME = "__name__"
 _OPS: tuple[tuple[ast.MatchOp, MatchOp], ...] = (
-    (ast.MatchOp.Equal, "="), (ast.MatchOp.NotEqual, "!="), (ast.MatchOp.Re, "=~"), (ast.MatchOp.NotRe, "!~"),
+    (ast.MatchOp.Equal, "="),
+    (ast.MatchOp.NotEqual, "!="),
+    (ast.MatchOp.Re, "=~"),
+    (ast.MatchOp.NotRe, "!~"),
 )
 _REDUCTIONS: Mapping[str, Reduction] = {"sum": "sum", "max": "max", "min": "min", "avg": "mean"}
 _COUNTER_ENDINGS = ("_total", "_count", "_sum", "_bucket")
@@ -127,9 +130,7 @@ def metric_names(query: str) -> frozenset[str]:
     return frozenset(name for name in map(_selector_name, _selectors(parse(query))) if name)
 
 
-def problems(
-    query: str, counters: frozenset[str] = frozenset(), gauges: frozenset[str] = frozenset()
-) -> list[str]:
+def problems(query: str, counters: frozenset[str] = frozenset(), gauges: frozenset[str] = frozenset()) -> list[str]:
     """Say what is wrong with a query: it does not parse, or takes the rate of a gauge.
 
     A metric is a counter when it ends like one or is among `counters`, and never when it is among `gauges`.
@@ -181,6 +182,7 @@ def respell(query: str, spelling: Mapping[str, tuple[str, float]]) -> str:
     >>> respell("rate(a[1m]) + b", {"a": ("c_total", 1000.0), "b": ("d", 1.0)})
     '(rate(c_total[1m]) / 1000) + d'
     """
+
     def factor_of(node: ast.Expr) -> float:
         if isinstance(node, ast.MatrixSelector):
             node = node.vector_selector
@@ -225,9 +227,7 @@ def _compile(node: ast.Expr) -> Expression:
     raise _OnServer
 
 
-def _samples(
-    selector: ast.VectorSelector, function: Literal["value", "rate", "increase"], seconds: float
-) -> Samples:
+def _samples(selector: ast.VectorSelector, function: Literal["value", "rate", "increase"], seconds: float) -> Samples:
     """Compile a selector without `offset`, `@` and `or`, whose metric has a name or one pattern."""
     if selector.offset is not None or selector.at is not None or selector.matchers.or_matchers:
         raise _OnServer
@@ -307,6 +307,7 @@ def _written(matches: list[Match], extra: list[Match]) -> str:
 
 def _rebuilt(query: str, write: Callable[[ast.VectorSelector], str]) -> str:
     """Replace every selector by what `write` makes of it, keep its modifiers, and print the whole on one line."""
+
     def swap(node: ast.Expr) -> ast.Expr | None:
         return parse(write(node) + _modifiers(node)) if isinstance(node, ast.VectorSelector) else None
 
@@ -315,6 +316,7 @@ def _rebuilt(query: str, write: Callable[[ast.VectorSelector], str]) -> str:
 
 def _renamed(expression: ast.Expr, spelling: Mapping[str, tuple[str, float]]) -> str:
     """Print an expression with its metrics renamed."""
+
     def rename(selector: ast.VectorSelector) -> str:
         name = _selector_name(selector)
         new = spelling[name][0] if name in spelling else selector.name or ""

@@ -11,7 +11,7 @@ from rca.detectors import Detector, leaves
 from rca.evaluate import Judgement, Look, median
 from rca.evidence import Numbers, lowered
 from rca.graph import ENOUGH, Candidate, Graph, Step, measured
-from rca.infer import Standing, Verdict
+from rca.infer import Doubt, Standing, Verdict
 from rca.library import Rule
 from rca.model import (
     LAYERS,
@@ -169,12 +169,13 @@ class Writer:
 
     def _unknown(self) -> list[Cause]:
         """Return an entry for each ill job that has a cause which cannot be told."""
-        return [self._untold(job, doubt) for job, doubt in self._verdict.unknown.items() if doubt >= LISTED]
+        doubts = self._verdict.doubts
+        return [self._untold(job, doubt) for job, doubt in doubts.items() if doubt.probability >= LISTED]
 
-    def _untold(self, job: int, doubt: float) -> Cause:
+    def _untold(self, job: int, doubt: Doubt) -> Cause:
         """Name the entity that is ill for a reason that cannot be told: the largest finding without a cause."""
-        rules = self._verdict.classes[job][1]
-        rule, rows = next(iter(self.suspects(job)), (rules[0], np.array([job])))
+        left = next(iter(self.suspects(job)), (self._verdict.classes[job][1][0], np.array([job])))
+        rule, rows = left if doubt.finding is None else (doubt.finding[0], np.array([doubt.finding[1]]))
         row = int(rows[0])
         entity = self.entity(self._rules[rule].entity, row)
         links = [
@@ -190,7 +191,7 @@ class Writer:
         action = Action("investigate", "Enable what could not be checked, then look at the entity named.")
         return Cause(
             cause="unknown", layer=self._rules[rule].layer, entity=entity, jobs=[self.job(job)],
-            probability=_rounded(doubt), since=self.since(rule, rows[:1]), summary=text, chain=links,
+            probability=_rounded(doubt.probability), since=self.since(rule, rows[:1]), summary=text, chain=links,
             evidence=self._numbers.evidence(rule, row), explains=0, impact=self._impact([job]), action=action, runbook="",
         )  # fmt: skip
 
@@ -324,19 +325,26 @@ class Writer:
 
     def _lookalike(self, candidate: Candidate, name: str) -> Rejected | None:
         rule = self._rules.get(name)
-        align = None if rule is None else self._look.joins.align(candidate.rule.entity, rule.entity)
-        if rule is None or align is None:
+        row = None if rule is None else self._counterpart(candidate, rule)
+        if rule is None or row is None or self._graph.judged[name].state[row] != -1:
             return None
-        rows = (
-            align.rows[[candidate.row]] if align.way == "coarser" else np.flatnonzero(align.rows == candidate.row)[:1]
-        )
-        if not len(rows) or rows[0] < 0 or self._graph.judged[name].state[rows[0]] != -1:
-            return None
-        against = next(self._look.readings(self._graph.judged[name], int(rows[0]), -1), None)
+        against = next(self._look.readings(self._graph.judged[name], row, -1), None)
         if against is None:
             return None
         why = f"{_sense(against.leaf, against.denied)}: {self._numbers.shown(against).text}"
-        return Rejected(name, self.entity(rule.entity, int(rows[0])), why)
+        return Rejected(name, self.entity(rule.entity, row), why)
+
+    def _counterpart(self, candidate: Candidate, rule: Rule) -> int | None:
+        """Return the entity on which a rule would have to hold instead: the candidate's own, or one that it touches."""
+        align = self._look.joins.align(candidate.rule.entity, rule.entity)
+        if align is None:
+            return None
+        if align.way == "coarser":
+            return int(align.rows[candidate.row]) if align.rows[candidate.row] >= 0 else None
+        members = np.flatnonzero(align.rows == candidate.row)
+        touched = [rows for name, rows in candidate.explained.items() if self._rules[name].entity == rule.entity]
+        hit = members[np.isin(members, np.concatenate(touched))] if touched else members
+        return int(hit[0]) if len(hit) else int(members[0]) if len(members) else None
 
     def not_checked(self) -> list[NotChecked]:
         """Return the root rules that could be judged on no entity, with what is missing."""

@@ -11,11 +11,29 @@ from rca.sources.series import Block, Matcher, Selector
 
 Samples = Sequence[tuple[float, float]]
 NO_SERVER = "memory: cannot evaluate PromQL, there is no server"
+END = 1_700_000_400.0
 
 
 def series(name: str, labels: Mapping[str, str], samples: Samples) -> tuple[dict[str, str], Samples]:
     """Return one series."""
     return {"__name__": name, **labels}, samples
+
+
+def ticks(value: float | Sequence[float], *, step: float = 15.0, seconds: float = 900.0, end: float = END) -> Samples:
+    """Return samples every `step` seconds over the last `seconds`, the last at `end`."""
+    times = end - step * np.arange(int(seconds / step), -1, -1)
+    values = np.broadcast_to(np.asarray(value, dtype=float), times.shape)
+    return list(zip(times.tolist(), values.tolist(), strict=True))
+
+
+def counter(rate: float, *, step: float = 15.0, seconds: float = 1800.0, end: float = END) -> Samples:
+    """Return samples of a counter that grows evenly."""
+    return [(time, rate * (time - END + 1e6)) for time, _ in ticks(0.0, step=step, seconds=seconds, end=end)]
+
+
+def without(samples: Samples, *gone: float) -> Samples:
+    """Return samples without those at these seconds before the end."""
+    return [(time, value) for time, value in samples if END - time not in gone]
 
 
 class MemoryStore:

@@ -74,6 +74,20 @@ def prometheus(
 
 
 @contextmanager
+def victoria_metrics(folder: Path, samples: str) -> Iterator[str]:
+    """Run a VictoriaMetrics that holds samples (text exposition with milliseconds) and yield its base URL."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [binary("victoria-metrics"), f"-storageDataPath={folder / 'data'}", f"-httpListenAddr=127.0.0.1:{port}"]
+    with (folder / "log").open("wb") as log, running(command, log.fileno()) as process:
+        await_ready(process, url, port, folder / "log")
+        for path, body in (("/api/v1/import/prometheus", samples.encode()), ("/internal/force_flush", None)):
+            with urllib.request.urlopen(url + path, data=body, timeout=10) as response:
+                response.read()
+        yield url
+
+
+@contextmanager
 def running(command: Sequence[str], log: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program until the block ends; stop it by its own handle."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

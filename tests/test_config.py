@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 
+import hypothesis
 import msgspec
 import pytest
 from hypothesis import given
@@ -189,6 +190,7 @@ def test_every_scalar_and_list_has_a_variable_of_its_own():
     assert "RCA_LABELS" not in names
 
 
+@hypothesis.settings(deadline=None)
 @given(st.sampled_from(KEYS), st.text(max_size=20))
 def test_any_text_for_any_setting_is_taken_or_refused_in_one_line(key, text):
     try:
@@ -198,6 +200,7 @@ def test_any_text_for_any_setting_is_taken_or_refused_in_one_line(key, text):
     assert said.startswith(("RCA_X: ", "Settings("))
 
 
+@hypothesis.settings(deadline=None)
 @given(st.text(max_size=30))
 def test_any_url_is_taken_or_refused_without_another_error(text):
     with contextlib.suppress(ValueError):

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from memory_store import MemoryStore, series
-from small_library import library, signal
-from test_assemble import NODE, read, ticks, without
+from memory_store import MemoryStore, series, ticks, without
+from small_library import NODE, library, read, signal
 from test_identity import info
 
 from rca.library import Derived
@@ -18,28 +17,52 @@ def ranked(name: str, values: list[float]) -> list[object]:
     return [series(name, {"job_id": "j", "rank": str(rank)}, ticks(value)) for rank, value in enumerate(values)]
 
 
-def reduced(entity: str, by: str, *, of: str = "x", values: tuple[float, ...] = (1, 2, 3, 4, 5, 6, 7, 80)) -> list[float]:
-    given = library(x=signal("rank", "w"), g=signal("gpu", "t"), h=signal("node", "load"), d=signal(entity, derived=Derived(of=of, by=by)))  # type: ignore[arg-type]
+def reduced(
+    entity: str, by: str, *, of: str = "x", values: tuple[float, ...] = (1, 2, 3, 4, 5, 6, 7, 80)
+) -> list[float]:
+    given = library(
+        x=signal("rank", "w"),
+        g=signal("gpu", "t"),
+        h=signal("node", "load"),
+        d=signal(entity, derived=Derived(of=of, by=by)),
+    )
     held = [*RANKS, *ranked("w", list(values))]
-    held += [series("t", {"node": f"n{n // 2}", "gpu": str(n % 2)}, ticks(float(value))) for n, value in enumerate(values)]
+    held += [
+        series("t", {"node": f"n{n // 2}", "gpu": str(n % 2)}, ticks(float(value))) for n, value in enumerate(values)
+    ]
     held += [series("load", {"instance": f"n{n}:1"}, ticks(float(n))) for n in range(4)]
     snapshot = read(MemoryStore(held), given)
     assert "d" in snapshot.measurements, snapshot.absent
-    return snapshot.measurements["d"].window[:, -1].tolist()  # type: ignore[no-any-return]
+    return snapshot.measurements["d"].window[:, -1].tolist()
 
 
-@pytest.mark.parametrize(("entity", "by", "expected"), [
-    ("cell", "max", [2, 4, 6, 80]), ("stage", "min", [1, 3]), ("replica", "sum", [10, 98]), ("job", "median", [4.5]),
-    ("job", "mean", [13.5]), ("node", "max", [2, 4, 6, 80]), ("gpu", "max", [1, 2, 3, 4, 5, 6, 7, 80]),
-    ("group", "min", [1, 3, 2, 4, 1, 5, 2, 6, 1, 5, 3, 7]),
-])
+@pytest.mark.parametrize(
+    ("entity", "by", "expected"),
+    [
+        ("cell", "max", [2, 4, 6, 80]),
+        ("stage", "min", [1, 3]),
+        ("replica", "sum", [10, 98]),
+        ("job", "median", [4.5]),
+        ("job", "mean", [13.5]),
+        ("node", "max", [2, 4, 6, 80]),
+        ("gpu", "max", [1, 2, 3, 4, 5, 6, 7, 80]),
+        ("group", "min", [1, 3, 2, 4, 1, 5, 2, 6, 1, 5, 3, 7]),
+    ],
+)
 def test_reduce_ranks(entity: str, by: str, expected: list[float]) -> None:
     assert reduced(entity, by) == expected
 
 
-@pytest.mark.parametrize(("entity", "expected"), [
-    ("node", [2, 4, 6, 80]), ("cell", [2, 4, 6, 80]), ("replica", [4, 80]), ("stage", [6, 80]), ("job", [80]),
-])
+@pytest.mark.parametrize(
+    ("entity", "expected"),
+    [
+        ("node", [2, 4, 6, 80]),
+        ("cell", [2, 4, 6, 80]),
+        ("replica", [4, 80]),
+        ("stage", [6, 80]),
+        ("job", [80]),
+    ],
+)
 def test_reduce_gpus(entity: str, expected: list[float]) -> None:
     assert reduced(entity, "max", of="g") == expected
 
@@ -85,15 +108,27 @@ def test_division_by_zero_is_no_sample() -> None:
 
 
 def test_a_coarser_signal_is_read_through_the_labels_that_it_shares() -> None:
-    given = library(x=signal("rank", "w"), y=signal("node", "load"), d=signal("rank", derived=Derived(product=("x", "y"))))
-    held = [*RANKS, *ranked("w", [1.0] * 8), *(series("load", {"instance": f"n{n}:1"}, ticks(float(n))) for n in range(4))]
+    given = library(
+        x=signal("rank", "w"), y=signal("node", "load"), d=signal("rank", derived=Derived(product=("x", "y")))
+    )
+    held = [
+        *RANKS,
+        *ranked("w", [1.0] * 8),
+        *(series("load", {"instance": f"n{n}:1"}, ticks(float(n))) for n in range(4)),
+    ]
     found = read(MemoryStore(held), given).measurements["d"]
     assert found.window[:, -1].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert found.query == ""
 
 
 def test_what_nothing_joins_is_absent() -> None:
-    given = library(x=signal("node", "load"), d=signal("cell", derived=Derived(of="x", by="max")),
-                    e=signal("job", derived=Derived(sum=("x",))))
+    given = library(
+        x=signal("node", "load"),
+        d=signal("cell", derived=Derived(of="x", by="max")),
+        e=signal("job", derived=Derived(sum=("x",))),
+    )
     absent = read(MemoryStore([series("load", NODE, ticks(1.0))]), given).absent
-    assert absent == {"d": "needs a cell for each node, and none is known", "e": "needs x, which no label joins to a job"}
+    assert absent == {
+        "d": "needs a cell for each node, and none is known",
+        "e": "needs x, which no label joins to a job",
+    }

@@ -293,7 +293,7 @@ def test_the_closest_known_place_is_named():
 
 def test_which_kinds_are_finer():
     entities: Entities = load().entities
-    finer = [("gpu", "node"), ("rank", "cell"), ("cell", "job"), ("nic", "job"), ("rank", "group"), ("cell", "stage")]
+    finer = [("gpu", "node"), ("rank", "cell"), ("cell", "job"), ("nic", "job"), ("cell", "stage")]
     for kind, than in finer:
         assert is_finer(kind, than, entities), (kind, than)
         assert not is_finer(than, kind, entities), (than, kind)

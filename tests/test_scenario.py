@@ -102,15 +102,15 @@ def test_the_power_cap_bit_is_set_everywhere() -> None:
     assert np.mean(bits[~np.isnan(bits)].astype(int) & 4 > 0) > 0.85
 
 
-def test_the_busy_one_clocks_below_its_boosting_peers() -> None:
-    ward, busy = world("busy_boost"), 21
-    clock, watts = gauge(ward, "DCGM_FI_DEV_SM_CLOCK"), gauge(ward, "DCGM_FI_DEV_POWER_USAGE")
-    assert clock[busy] < 0.98 * np.median(clock)
-    assert watts[busy] == pytest.approx(700, rel=NEAR)
-    assert 1.04 < cycles(ward)[busy] / np.median(cycles(ward)) < 1.1
+def test_the_busy_ones_clock_below_their_boosting_peers() -> None:
+    ward = world("busy_boost")
+    clock, watts = (gauge(ward, f"DCGM_FI_DEV_{name}").reshape(4, 16) for name in ("SM_CLOCK", "POWER_USAGE"))
+    assert np.median(clock[3]) < 0.98 * np.median(clock[:3])
+    assert clock.argmin() >= 48
+    assert watts[3].min() > 0.95 * 700
     assert gauge(ward, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT").tolist() == [700.0] * 64
-    lost = np.median(wait(ward)) / per_step(ward, "train_step_duration_seconds_sum")[0]
-    assert lost < 0.1
+    more = cycles(ward).reshape(4, 16)
+    assert np.median(more[3]) / np.median(more[:3]) == pytest.approx(1.07, rel=NEAR)
 
 
 # -------------------------------------------------------------------------------------------------------- as a source

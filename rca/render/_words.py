@@ -157,11 +157,10 @@ def _healthy(report: Report) -> str:
 
 def crowd(link: Link) -> str:
     """Say who shows a link of a chain: one entity, or how many of those that could be seen."""
-    share = counted(link.of, link.kind or link.entity.kind) if link.of > 1 else ""
+    share = f"{link.members:,} of {counted(link.of, link.kind or link.entity.kind)}"
     if link.members > 1:
-        within = f" of {name(link.entity)}" if link.entity.kind == "job" else f", {name(link.entity)} first"
-        return f"{'all' if link.members >= link.of else f'{link.members:,} of'} {share}{within}"
-    return f"{name(link.entity)} (1 of {share})" if share else name(link.entity)
+        return f"{share} ({name(link.entity)})"
+    return f"{name(link.entity)} ({share})" if link.of > 1 else name(link.entity)
 
 
 def gathered(finding: FindingRef) -> str:

@@ -19,7 +19,11 @@ Aliases = Mapping[str, tuple[tuple[str, float], ...]]
 PHASES = "rank_state"
 HOSTS, UPLINKS = "node_uname_info", "infiniband_switch_uplink_info"
 _AGAINST_BASELINE = (
-    detectors.AboveBaseline, detectors.BelowBaseline, detectors.NotFalling, detectors.Drifting, detectors.OneOf,
+    detectors.AboveBaseline,
+    detectors.BelowBaseline,
+    detectors.NotFalling,
+    detectors.Drifting,
+    detectors.OneOf,
 )
 
 
@@ -100,14 +104,16 @@ def questions(library: Library, names: frozenset[str], window: Window, aliases: 
         raise ProblemsError(tuple(problems))
     infos = {
         name: wanted.add(Samples(name, "", ()), (name,), SHORT, back=False)
-        for name in (*library.entities.rank_info, HOSTS, UPLINKS) if name in names
+        for name in (*library.entities.rank_info, HOSTS, UPLINKS)
+        if name in names
     }
     selectors = [*wanted.selectors()]
     served = {text: len(selectors) + number for number, text in enumerate(wanted.served)}
     for name, asked in queries.items():
         queries[name] = [
             query._replace(reads=dict.fromkeys(samples(query.plan), served[query.text]))
-            if query.text in served and not query.missing else query
+            if query.text in served and not query.missing
+            else query
             for query in asked
         ]
     back = [*wanted.back, *wanted.served.values()]
@@ -170,7 +176,6 @@ class _Wanted:
         for (_, names, matchers), index in self._index.items():
             start = self.window.start - (self.window.baseline if self.back[index] else 0.0)
             yield Selector(names, matchers, start - self._history[index], self.window.end)
-
 
     def bases(self) -> list[str]:
         """Return the library's spelling of each selector's metric."""

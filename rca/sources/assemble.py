@@ -64,8 +64,14 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
                 absent[name] = found
     derived = derive(library.signals, library.entities, directory.tables, measured, absent)
     warnings = [
-        *_short(times, window), *directory.warnings, *_nameless(blocks, codes, directory), *_twice(blocks, codes, directory),
-        *_clocks(asked, answered), *bench.warnings, *warnings, *store.warnings(),
+        *_short(times, window),
+        *directory.warnings,
+        *_nameless(blocks, codes, directory),
+        *_twice(blocks, codes, directory),
+        *_clocks(asked, answered),
+        *bench.warnings,
+        *warnings,
+        *store.warnings(),
     ]
     ahead = times.whole.times()
     return Snapshot(
@@ -192,9 +198,7 @@ def _short(times: Times, window: Window) -> list[str]:
     return [f"window: {seconds:g} s is less than three steps of {times.window.step:g} s, ask for a longer one"]
 
 
-def _nameless(
-    blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], directory: Directory
-) -> list[str]:
+def _nameless(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
     """Count the series that name no entity, kind by kind, with an example."""
     counts: dict[str, int] = {}
     examples: dict[str, str] = {}
@@ -228,6 +232,8 @@ def _twice(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], d
 def _overlapping(block: Block, rows: Ints) -> dict[int, set[str]]:
     """Return the rows that two targets spoke of at the same time, with those targets."""
     targets = [(labels.get("instance", ""), labels.get("__name__", "")) for labels in block.labels]
+    if len({(row, target[0]) for row, target in zip(rows.tolist(), targets, strict=True)}) == len(np.unique(rows)):
+        return {}
     spans: dict[int, dict[tuple[str, str], tuple[float, float]]] = {}
     for series, row in enumerate(rows.tolist()):
         begin, end = int(block.offsets[series]), int(block.offsets[series + 1])

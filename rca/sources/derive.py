@@ -83,7 +83,8 @@ class Members:
                 continue
             named = groups.columns["group"] == name
             keys = {key: row for row, key in enumerate(_keys(groups, relation.labels)) if named[row]}
-            found += [(row, keys[key]) for row, key in enumerate(_keys(fine, relation.labels)) if key and key in keys]
+            own = enumerate(_keys(fine, relation.labels))
+            found += [(row, keys[key]) for row, key in own if key and key in keys]
         pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 
@@ -91,7 +92,9 @@ class Members:
 class _Work:
     """The signals computed so far."""
 
-    def __init__(self, signals: Mapping[str, Signal], tables: Mapping[str, Table], members: Members, result: Result) -> None:
+    def __init__(
+        self, signals: Mapping[str, Signal], tables: Mapping[str, Table], members: Members, result: Result
+    ) -> None:
         self.signals = signals
         self.tables = tables
         self.members = members
@@ -204,6 +207,7 @@ def _operated(how: Derived, values: Mapping[str, Floats]) -> Floats:
 
 def _query(how: Derived, parts: Mapping[str, Measurement]) -> str:
     """Write the arithmetic as PromQL, empty where a part has no query on the same entities."""
+
     def written(names: Iterable[str], sign: str) -> str:
         return f" {sign} ".join(f"({parts[name].query})" for name in names if name in parts)
 
@@ -211,8 +215,10 @@ def _query(how: Derived, parts: Mapping[str, Measurement]) -> str:
         return ""
     if how.product or how.ratio:
         return written(how.product or how.ratio, "*" if how.product else "/")
-    return written((*how.sum, *how.difference), "-") if not how.sum else " - ".join(
-        filter(None, (written(how.sum, "+"), written(how.difference, "-")))
+    return (
+        written((*how.sum, *how.difference), "-")
+        if not how.sum
+        else " - ".join(filter(None, (written(how.sum, "+"), written(how.difference, "-"))))
     )
 
 

@@ -96,7 +96,7 @@ def intervals(block: Block) -> Floats:
     means = spans / (counts[many] - 1)
     result[many] = usual
     for row in many[np.abs(means - usual) > 0.02 * usual]:
-        own = np.diff(block.times[block.offsets[row]:block.offsets[row + 1]])
+        own = np.diff(block.times[block.offsets[row] : block.offsets[row + 1]])
         result[row] = float(np.median(own[own > 0.0])) if bool((own > 0.0).any()) else usual
     return result
 
@@ -155,7 +155,7 @@ def stamps(block: Block, grid: Grid) -> Floats:
 
 
 def _carry(present: NDArray[np.bool_], limit: Floats, reach: Floats) -> Ints:
-    """Return for each cell the column that its value comes from, AHEAD for the sample before the grid, NOWHERE for none.
+    """Return the column that each cell's value comes from, AHEAD for the sample before the grid, NOWHERE for none.
 
     A sample counts for `limit` further steps; the one before the grid up to column `reach`. All rows are slow ones.
     """
@@ -201,7 +201,7 @@ class Counters:
         if len(self.times) == 0:
             nothing = np.full((len(self.first), self.grid.size), np.nan)
             return nothing, nothing
-        now = self.newest[:, self.lead:]
+        now = self.newest[:, self.lead :]
         at = self.grid.times()
         column = np.arange(self.lead, self.lead + self.grid.size)
         then = np.take_along_axis(self.newest, np.maximum(column - steps, 0), axis=1)
@@ -225,7 +225,7 @@ class Counters:
         growth, elapsed = self.change(steps)
         if len(self.times) == 0 or not self.whole:
             return growth
-        newest = np.maximum(self.newest[:, self.lead:], 0)
+        newest = np.maximum(self.newest[:, self.lead :], 0)
         idle = self.times[newest] - self.moved[newest]
         with np.errstate(divide="ignore", invalid="ignore"):
             pace = elapsed / growth

@@ -75,6 +75,7 @@ class Login(AuthBase):
         self.words = words
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Put the credentials into a request."""
         if self._header:
             request.headers["Authorization"] = self._header
         return request

@@ -158,7 +158,8 @@ def unify(spellings: Iterable[str], hosts: Mapping[str, str]) -> Names:
     short = {next(iter(longer)): first for first, longer in full.items() if first in known and len(longer) == 1}
     warnings = [
         f"nodes: {first} may be {' or '.join(sorted(longer))}, they are kept apart"
-        for first, longer in sorted(full.items()) if first in known and len(longer) > 1
+        for first, longer in sorted(full.items())
+        if first in known and len(longer) > 1
     ]
     return Names({one: short.get(name, name) for one, name in names.items()}, tuple(warnings))
 

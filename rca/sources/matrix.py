@@ -112,7 +112,9 @@ def _block(result: Sequence[Series]) -> tuple[Block, int]:
     for at in range(0, len(filled), _AT_ONCE):
         part = filled[at : at + _AT_ONCE]
         numbers = _numbers([series.values for series in part])
-        span = slice(offsets[at], offsets[at + len(part)])
+        span = slice(int(offsets[at]), int(offsets[at + len(part)]))
+        if len(numbers) != 2 * (span.stop - span.start):
+            raise ValueError(f"{len(numbers)} numbers in {span.stop - span.start} pairs")
         times[span], values[span] = numbers[0::2], numbers[1::2]
     block = tidied(Block([series.metric for series in filled], offsets, times, values))
     return block, len([series for series in result if bytes(series.histograms)])

@@ -30,7 +30,7 @@ class Times:
         """Return the window's part of a matrix, and the part before it where the matrix is on the longer grid."""
         if values.shape[1] == self.window.size:
             return values, None
-        return values[:, -self.window.size:], values[:, : -self.window.size]
+        return values[:, -self.window.size :], values[:, : -self.window.size]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ class Bench:
         if not np.isfinite(values).any():
             return None
         interval = node.interval if np.isfinite(node.interval) else grid.step
-        return _Filled(values, self._spelled(query), interval, answer.width, self._origins(signal, query))
+        interval, width = round(interval, 3), round(answer.width, 1)
+        return _Filled(values, self._spelled(query), interval, width, self._origins(signal, query))
 
     def _on(self, number: int, grid: Grid) -> Raw:
         """Return a block on a grid."""
@@ -166,8 +167,8 @@ class Bench:
         """Return a query in the spelling that the store has, where it has only one."""
         spelling: dict[str, tuple[str, float]] = {}
         for one, number in query.reads.items():
-            names = {labels.get("__name__", "") for labels in self.material.blocks[number].labels} if one.name else set()
-            if len(names) == 1 and one.name not in names:
+            names = {labels.get("__name__", "") for labels in self.material.blocks[number].labels}
+            if one.name and len(names) == 1 and one.name not in names:
                 name = names.pop()
                 spelling[one.name] = (name, self.asked.factor(number, name))
         return promql.respell(query.text, spelling) if spelling else query.text

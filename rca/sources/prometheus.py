@@ -65,6 +65,12 @@ def _label(name: str) -> str:
     return name if _LABEL.fullmatch(name) else quoted(name)
 
 
+class _Instant(msgspec.Struct):
+    """One series of an instant vector: its time and value."""
+
+    value: tuple[float, float]
+
+
 class PrometheusStore:
     """A `Store` over the HTTP API of one server, for one diagnosis: its deadline starts when it is created.
 
@@ -101,8 +107,9 @@ class PrometheusStore:
 
     def now(self) -> float:
         """Return the server's clock, unix seconds."""
-        answer = self._alone("its clock", partial(self._client.custom_query, "time()"))
-        return self._shaped(answer, tuple[float, float])[1]
+        answer = self._alone("its clock", partial(self._client.custom_query, "vector(time())"))
+        [instant] = self._shaped(answer, tuple[_Instant])
+        return instant.value[1]
 
     def fetch(self, selectors: Sequence[Selector]) -> Iterator[tuple[int, Block]]:
         """Yield (index of the selector, its block) as answers arrive."""
@@ -123,17 +130,16 @@ class PrometheusStore:
             return tuple(sorted(f"{self.site.url}: {http.shortened(note, 400)}" for note in self._notes))
 
     def extent(self, now: float) -> tuple[float, float] | None:
-        """Return the times between which the server has samples, None where it has none before `now`.
+        """Return the times between which the server has samples, None where it has none before `now` or cannot tell.
 
         Found by halving intervals with the question for metric names, some fifty small requests, so ask only to
         explain an empty answer. The ends are exact to a second inside the server's open block, to a block's ends
-        elsewhere.
+        elsewhere. VictoriaMetrics cannot tell: it looks at no times when an interval is long.
         """
-        if not self.names(0.0, now):
+        if not self.names(0.0, now) or self.names(0.0, 1.0):
             return None
-        return _edge(lambda time: not self.names(0.0, time), now), now - _edge(
-            lambda age: not self.names(now - age, now), now
-        )
+        oldest = _edge(lambda time: not self.names(0.0, time), now)
+        return oldest, now - _edge(lambda age: not self.names(now - age, now), now)
 
     def _raw(self, selector: Selector) -> Block:
         """Fetch one selector, in halves of its time where the server finds it too much at once."""
@@ -223,16 +229,16 @@ class PrometheusSource:
 
 
 def _check_extent(store: PrometheusStore, window: Window) -> None:
-    """Raise SourceError where the server has no samples in a window, and say where it has some."""
+    """Raise SourceError where the server has no samples at all in a window, and say where it has some."""
+    if store.names(window.start, window.end):
+        return
     extent = store.extent(store.now())
-    if extent is None:
-        raise SourceError(f"{store.site.url}: the server holds no samples at all, does it scrape anything")
-    oldest, newest = extent
-    if window.end < oldest or window.start > newest:
-        raise SourceError(
-            f"{store.site.url}: no samples between {stamp(window.start)} and {stamp(window.end)}, the server holds"
-            f" {stamp(oldest)} to {stamp(newest)}, choose --at within that"
-        )
+    known = "choose another --at" if extent is None else f"it holds {stamp(extent[0])} to {stamp(extent[1])}"
+    if extent is None and not store.names(0.0, window.end):
+        known = "does it scrape anything"
+    raise SourceError(
+        f"{store.site.url}: no samples between {stamp(window.start)} and {stamp(window.end)}, {known}"
+    )
 
 
 def _edge(empty: Callable[[float], bool], full: float) -> float:

@@ -90,7 +90,7 @@ def find_ranks(infos: Sequence[Info], series: Iterable[Seen], nodes: Mapping[str
         warnings.append(f"ranks: {len(alone)} have series but no info series, for example {_named(alone[0])}")
     rows |= extra
     warnings += _homeless(rows)
-    spans = {key: (min(info.first for info in found), max(info.last for info in found)) for key, found in grouped.items()}
+    spans = {key: (min(one.first for one in found), max(one.last for one in found)) for key, found in grouped.items()}
     return Ranks(rows, spans, tuple(warnings))
 
 
@@ -203,14 +203,9 @@ def _listed(jobs: Sequence[str]) -> str:
 
 
 def _homeless(rows: Mapping[Key, Row]) -> list[str]:
-    """Warn of ranks whose GPU or job is not known."""
-    warnings = []
+    """Warn of ranks whose GPU is not known."""
     homeless = sorted((key for key, row in rows.items() if not row["gpu"]), key=in_order)
-    if homeless:
-        warnings.append(
-            f"ranks: {len(homeless)} of {len(rows)} have no known GPU, for example {_named(homeless[0])}; "
-            "labels node and gpu, or gpu_uuid, of train_rank_info tell it"
-        )
-    if any(job == DEFAULT for job, _ in rows):
-        warnings.append(f"jobs: training series name no job, they form the job {DEFAULT}; a label job_id tells it")
-    return warnings
+    if not homeless:
+        return []
+    count = f"{len(homeless)} of {len(rows)} have no known GPU, for example {_named(homeless[0])}"
+    return [f"ranks: {count}; labels node and gpu, or gpu_uuid, of train_rank_info tell it"]

@@ -55,8 +55,9 @@ class _Builder:
         spellings = [one.values["node"] for kind in world.seen for one in world.seen[kind] if "node" in one.values]
         spellings += [info.seen.values["node"] for info in world.infos if "node" in info.seen.values]
         names = unify([*spellings, *world.topology.nodes(), *world.uplinks], world.hosts)
-        self.names = names.canonical
+        self.names = dict(names.canonical)
         self.warnings = list(names.warnings)
+        self.rename_by_uuid()
         self.topology = world.topology.renamed(self.names)
         self.uplinks = {self.names[host]: ports for host, ports in world.uplinks.items()}
         self.found: dict[str, dict[Key, Row]] = {kind: {} for kind in entities.kinds}
@@ -79,6 +80,28 @@ class _Builder:
         tables = {kind: self.table(kind, keys) for kind, keys in ordered.items()}
         self.warnings += self.topology.objections(row["node"] for row in self.found.get("node", {}).values())
         return Directory(tables, {kind: self.rows(kind, ordered[kind]) for kind in self.keys}, tuple(self.warnings))
+
+    def rename_by_uuid(self) -> None:
+        """Call the nodes of a GPU exporter by the names that ranks and hosts use, where their UUIDs tell which.
+
+        An exporter in a pod may give the pod's name as its host name.
+        """
+        hosts = {self.node(one) for kind in ("node", "nic", "mount") for one in self.world.seen.get(kind, ())}
+        infos = [info.seen for info in self.world.infos if "uuid" in info.seen.values]
+        said = {one.values["uuid"]: self.node(one) for one in infos}
+        wanted: dict[str, set[str]] = {}
+        for one in self.world.seen.get("gpu", ()):
+            node, told = self.node(one), said.get(one.values.get("uuid", ""), "")
+            if node and told in hosts and node not in hosts:
+                wanted.setdefault(node, set()).add(told)
+        clear = {node: next(iter(told)) for node, told in wanted.items() if len(told) == 1}
+        if clear:
+            example = min(clear, key=natural)
+            self.warnings.append(
+                f"nodes: {len(clear)} have another name at the GPU exporter, by the UUIDs of their GPUs, "
+                f"for example {example} is {clear[example]}"
+            )
+        self.names.update({spelling: clear[name] for spelling, name in self.names.items() if name in clear})
 
     def node(self, seen: Seen) -> str:
         """Return the canonical node of a reading."""
@@ -117,7 +140,7 @@ class _Builder:
             values, node = info.seen.values, self.node(info.seen)
             if node and values.get("gpu") and values.get("uuid") and info.seen.via["node"] != "instance":
                 place = (node, values["gpu"])
-                told[values["uuid"]] = min(told.get(values["uuid"], place), place, key=lambda key: in_order(key))
+                told[values["uuid"]] = min(told.get(values["uuid"], place), place, key=in_order)
         return told
 
     def read(self, kind: str) -> None:
@@ -150,8 +173,12 @@ class _Builder:
     def read_ranks(self) -> Ranks:
         """Add the ranks, of info series and of their own."""
         readings = self.world.seen.get("rank", ())
-        physical = [one.values["node"] for kind in ("gpu", "nic", "node", "mount")
-                    for one in self.world.seen.get(kind, ()) if "node" in one.values]
+        physical = [
+            one.values["node"]
+            for kind in ("gpu", "nic", "node", "mount")
+            for one in self.world.seen.get(kind, ())
+            if "node" in one.values
+        ]
         others = [one for one in (*readings, *(info.seen for info in self.world.infos)) if "node" in one.values]
         trusted = {self.names[name] for name in physical} | self.topology.nodes()
         trusted |= {self.names[one.values["node"]] for one in others if one.via["node"] != "instance"}
@@ -184,7 +211,8 @@ class _Builder:
             since[place] = first
             row.update({name: rank.get(name, "") for name in _PLACE})
         if crowded:
-            example = "/".join(min(crowded, key=lambda place: in_order(place)))
+            where: Key = min(crowded, key=in_order)
+            example = "/".join(where)
             self.warnings.append(f"gpus: {len(crowded)} run several ranks, for example {example}; the first counts")
         self.place_default(ranks)
 
@@ -196,7 +224,7 @@ class _Builder:
         if {job for job, _ in ranks.rows} <= {DEFAULT}:
             for row in rows:
                 row["job"] = DEFAULT
-            self.warnings.append(f"jobs: no series tells which job a GPU runs, all GPUs form the job {DEFAULT}")
+            self.warnings.append("jobs: no series tells which job a GPU runs, all GPUs are taken for one")
         else:
             self.warnings.append("jobs: no rank tells its GPU, so no GPU belongs to a job")
 
@@ -291,15 +319,19 @@ class _Builder:
         for (name, (job, *indices)), members in groups.items():
             if len(members) > 1:
                 place = dict(zip(INDICES, indices, strict=True))
-                written = [f"{index}{value}" for index, value in place.items() if value and (index != "cp" or job in deep)]
-                self.put("group", (job, name, "-".join(written)), place)
+                shown = INDICES if job in deep else INDICES[:-1]
+                index = "-".join(f"{one}{place[one]}" for one in shown if place[one])
+                self.put("group", (job, name, index), place)
         for kind in ("rank", "gpu", "node"):
             for row in self.found.get(kind, {}).values():
                 self.put("job", (row.get("job", ""),))
+        if (DEFAULT,) in self.found.get("job", {}):
+            self.warnings.append(f"jobs: some series name no job, they form the job {DEFAULT}; a label job_id tells it")
 
     def add_shared(self) -> None:
         """Add racks, switches and storage."""
-        for kind, source, label in (("rack", "node", "rack"), ("switch", "nic", "leaf"), ("storage", "mount", "storage")):
+        shared = (("rack", "node", "rack"), ("switch", "nic", "leaf"), ("storage", "mount", "storage"))
+        for kind, source, label in shared:
             for row in self.found.get(source, {}).values():
                 self.put(kind, (row.get(label, ""),))
 
@@ -329,5 +361,3 @@ def _column(values: Iterable[str]) -> "np.ndarray[tuple[int], np.dtype[np.object
     column = np.empty(len(listed), dtype=object)
     column[:] = listed
     return column
-
-

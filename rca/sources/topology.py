@@ -121,5 +121,3 @@ def port_name(device: str, devices: Iterable[str]) -> tuple[str, str]:
     """
     ordered = sorted(devices, key=natural)
     return device, f"HCA-{ordered.index(device) + 1}" if device in ordered else ""
-
-

@@ -297,11 +297,28 @@ def test_latest_is_the_servers_clock(source):
 def test_a_window_without_any_sample_says_where_there_are_some(source, start):
     with pytest.raises(SourceError) as caught:
         source.snapshot(load(), Window(start, start + 900))
-    assert "the server holds 2023-11-14T22:13:2" in str(caught.value)
-    assert "choose --at within that" in str(caught.value)
+    assert ": no samples between " in str(caught.value)
+    assert ", it holds 2023-11-14T22:13:2" in str(caught.value)
 
 
 def test_a_server_without_samples_says_so(start_prometheus):
     empty = PrometheusSource(Server(url=start_prometheus()))
-    with pytest.raises(SourceError, match="the server holds no samples at all"):
+    with pytest.raises(SourceError, match="does it scrape anything"):
         empty.snapshot(load(), Window(START, START + 900))
+
+
+def test_victoriametrics_speaks_the_same_language(tmp_path):
+    first = time.time() // 60 * 60 - 3600
+    lines = [f'clock{{gpu="{gpu}"}} {1980 + gpu} {(first + STEP * at) * 1000:.0f}' for gpu in range(4) for at in range(9)]
+    with servers.victoria_metrics(tmp_path, "\n".join(lines)) as url:
+        with PrometheusStore(Server(url=url)) as store:
+            assert "clock" in store.names(first, first + 600)
+            assert abs(store.now() - time.time()) < 60
+            block = only(store, select("clock", "x", matchers=(Matcher("gpu", "!=", "3"),), start=first, end=first + 60))
+            assert store.evaluate("sum(clock)", np.array([first + 60, first + 75])).values.tolist() == [7926.0, 7926.0]
+            assert store.extent(store.now()) is None
+        times, values = series(block, gpu="2")
+        assert times.tolist() == [first + STEP * at for at in range(5)]
+        assert values.tolist() == [1982.0] * 5
+        with pytest.raises(SourceError, match="choose another --at"):
+            PrometheusSource(Server(url=url)).snapshot(load(), Window(first - 9e5, first - 8.9e5))
