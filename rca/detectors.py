@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rca.model import Duration, Floats
+from rca.model import Duration, Floats, seconds
 from rca.peers import Cohort, Fit, Indices, at, fit, grouped_medians, sorted_medians, visible
 from rca.rows import carried, centred, latched, line, quantile
 
@@ -226,7 +226,7 @@ class Stalled(Detector, frozen=True, kw_only=True, tag="stalled"):
         growth = np.nanmax(np.where(np.isnan(filled), -np.inf, filled), axis=1, initial=-np.inf) - filled[:, 0]
         span = (last[:, -1] - first) * view.step
         usual = np.divide(span, growth, out=np.zeros(len(filled)), where=growth > 0)
-        limit = np.maximum(_seconds(self.least), self.factor * usual)[:, None]
+        limit = np.maximum(seconds(self.least), self.factor * usual)[:, None]
         idle = (column - last) * view.step
         return _constant(states(idle > limit, (last >= 0) & ~np.isnan(filled)), 0.0)
 
@@ -379,6 +379,13 @@ def leaves(condition: Condition) -> Iterator[Leaf]:
         yield condition
 
 
+def named(leaf: Leaf) -> frozenset[str]:
+    """Return the signals that a leaf cannot be scored without: its own, and those that it compares with."""
+    numbers: list[Number | None] = [getattr(leaf, field, None) for field in ("limit", "clear", "by")]
+    names = {value for value in numbers if isinstance(value, str) and number(value) is None}
+    return frozenset({leaf.signal, *names, *({leaf.other} if isinstance(leaf, Correlated) else ())})
+
+
 def number(value: Number) -> float | None:
     """Read a number: 0.07 and `7%` alike; None for the name of a signal.
 
@@ -400,11 +407,6 @@ def _constant(state: States, expected: float) -> Score:
 
 def _wide(state: States, view: View) -> States:
     return np.repeat(state[:, None], view.values.shape[1], axis=1)
-
-
-def _seconds(duration: str) -> float:
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    return float(duration[:-1]) * units[duration[-1]]
 
 
 def _cohort(view: View) -> Cohort:

@@ -25,7 +25,7 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
 
     `jobs` that the snapshot does not know are ignored; the caller tells the user.
     """
-    ordered = canonical(library, snapshot)
+    ordered = canonical(library, completed(library, snapshot))
     look = Look(library, ordered)
     table = ordered.tables.get("job")
     names = [] if table is None else [str(name) for name in table.columns["job"]]
@@ -54,6 +54,23 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
         warnings=list(dict.fromkeys(snapshot.warnings)),
         rules=library.digest,
     )
+
+
+def completed(library: Library, snapshot: Snapshot) -> Snapshot:
+    """Fill what no query filled with the constants that a signal knows for some models."""
+    known = dict(snapshot.measurements)
+    for name, signal in library.signals.items():
+        table = snapshot.tables.get(signal.entity)
+        if signal.fallback is None or table is None or signal.fallback.label not in table.columns:
+            continue
+        labels, row_of = np.unique(table.columns[signal.fallback.label].astype(str), return_inverse=True)
+        constants = np.array([signal.fallback.of(str(label)) for label in labels])[row_of].reshape(-1, 1)
+        blank = np.full((len(table), len(snapshot.times)), np.nan)
+        measured = known.get(name, Measurement(blank))
+        empty = np.isnan(measured.window).all(axis=1, keepdims=True)
+        if (empty & ~np.isnan(constants)).any():
+            known[name] = dataclasses.replace(measured, window=np.where(empty, constants, measured.window))
+    return dataclasses.replace(snapshot, measurements=known)
 
 
 def canonical(library: Library, snapshot: Snapshot) -> Snapshot:

@@ -25,13 +25,16 @@ from rca.detectors import (
     States,
     View,
     leaves,
+    named,
     number,
 )
-from rca.library import Library, Override, Rule, seconds
+from rca.library import PHASES, Library, Override, Rule, seconds
 from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
 from rca.relations import Joins, gather
 
+TRAINING = "train"
+"""The phase in which a baseline is taken."""
 HELD = 0.8
 """Share of the known samples of `for` in which a condition must be true: one odd sample does not end a fault."""
 
@@ -74,6 +77,8 @@ class Look:
         self.snapshot = snapshot
         self.joins = Joins(library.entities, snapshot.tables)
         self._scores: dict[tuple[Leaf, str], tuple[Score, View] | None] = {}
+        states = library.signals[PHASES].codes if PHASES in library.signals else None
+        self._codes = (TRAINING,) if states is None else states.values
         self._phases = _phases(self)
 
     def size(self, kind: str) -> int:
@@ -150,9 +155,9 @@ class Look:
         """Return the kind that a leaf is scored on, the index between it and `kind`, and whether values are reduced
         to `kind` before.
         """
-        signal = self.library.signals[leaf.signal]
-        alignment = self.joins.align(kind, signal.entity)
-        if alignment is None:
+        signal = self.library.signals.get(leaf.signal)
+        alignment = None if signal is None else self.joins.align(kind, signal.entity)
+        if signal is None or alignment is None:
             return None
         if alignment.way == "coarser":
             return signal.entity, alignment.rows, False
@@ -173,7 +178,7 @@ class Look:
 
     def _view(self, leaf: Leaf, on: str, index: Indices | None) -> View | None:
         measured = self.snapshot.measurements.get(leaf.signal)
-        others = {name: self.values(name, on) for name in _other_signals(leaf)}
+        others = {name: self.values(name, on) for name in named(leaf) - {leaf.signal}}
         if measured is None or not self.size(on) or any(other is None for other in others.values()):
             return None
         values, before = measured.window, measured.before
@@ -220,7 +225,7 @@ class Look:
             if leaf.signal in self.snapshot.measurements
         ]
         smear = round(max((one.smoothing for one in measured), default=0.0) / self.snapshot.step)
-        wanted = [_PHASES.index(phase) for phase in rule.phases if phase in _PHASES]
+        wanted = [self._codes.index(phase) for phase in rule.phases if phase in self._codes]
         fits = _eroded(np.isin(phases, wanted) | np.isnan(phases), smear)
         if fits.all():
             return state
@@ -233,7 +238,7 @@ class Look:
         job = self.joins.align(on, "job")
         if before is None or phases is None or job is None or job.way != "coarser":
             return before
-        training = np.isin(phases, [_PHASES.index("train")]) | np.isnan(phases)
+        training = np.isin(phases, [self._codes.index(TRAINING)]) | np.isnan(phases)
         if training.all() or phases.shape[1] != before.shape[1]:
             return before
         rows = np.where((job.rows >= 0)[:, None], training[np.maximum(job.rows, 0)], True)
@@ -290,9 +295,6 @@ class Look:
         return np.asarray(state[index[row]]) if index[row] >= 0 else np.zeros(1, np.int8)
 
 
-_PHASES = ("init", "compile", "load_checkpoint", "train", "eval", "save_checkpoint", "finished")
-
-
 def _row_of(leaf: Leaf, row: int, place: tuple[str, Indices, bool], state: States) -> int | None:
     """Return the row that a leaf was scored on for one entity: itself, or the member that shows it most."""
     _, index, reduced = place
@@ -321,13 +323,6 @@ def median(values: Floats) -> float:
     return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2.0 if count else float("nan")
 
 
-def _other_signals(leaf: Leaf) -> set[str]:
-    """Return the signals that a leaf names beside its own, limits included; not its load."""
-    named: list[Number | None] = [getattr(leaf, field, None) for field in ("limit", "clear", "by")]
-    names = {value for value in named if isinstance(value, str) and number(value) is None}
-    return names | ({leaf.other} if isinstance(leaf, Correlated) else set())
-
-
 def _counted(state: States, index: Indices, count: int, at_least: Number) -> States:
     """Say of each group whether enough of its visible members fulfil a condition."""
     true = np.nan_to_num(gather((state == 1).astype(float), index, count, "sum"))
@@ -351,7 +346,7 @@ def _matching(columns: Mapping[str, NDArray[np.object_]], wanted: Mapping[str, s
 
 def _phases(look: Look) -> dict[str, Floats]:
     """Return the phase of each job over the window and before it: what most of its ranks say."""
-    measured: Measurement | None = look.snapshot.measurements.get("rank_state")
+    measured: Measurement | None = look.snapshot.measurements.get(PHASES)
     alignment = look.joins.align("job", "rank")
     if measured is None or alignment is None or alignment.way != "finer":
         return {}

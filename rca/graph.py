@@ -40,7 +40,7 @@ class Hub(NamedTuple):
     """One observation for or against a candidate: of the `seen` members of an effect, those in `true` show it.
 
     `strength` is the probability that a member shows it, `share` how much of the observed size the cause accounts
-    for (NaN: not known), `late` whether the effect was there clearly before the cause.
+    for (NaN: not known), `late` whether the times of cause and effect do not fit.
     """
 
     effect: str
@@ -126,21 +126,33 @@ class Graph:
         return [self._candidate(judged.rule, *place) for judged in roots for place in self._places(judged)]
 
     def _places(self, judged: Judgement) -> list[tuple[str, int, Indices]]:
-        """Return where a rule holds: the coarser entity that is ill as a whole, and single ones."""
+        """Return where a rule holds: a coarser entity that is ill as a whole, and single ones.
+
+        Entities of one coarser entity that would bring about the very same are one candidate too: nothing could tell
+        them apart, and they add up.
+        """
         rule, found = judged.rule, judged.found()
         single = [(rule.entity, int(row), np.array([row])) for row in found]
         align = None if rule.widen is None else self.look.joins.align(rule.entity, rule.widen)
         if rule.widen is None or align is None or align.way != "coarser" or len(found) < 2:
             return single
-        places, whole = np.unique(align.rows[found], return_counts=True)
-        size = np.bincount(align.rows[align.rows >= 0], minlength=int(places.max(initial=0)) + 1)
-        wide = [
-            int(place)
-            for place, count in zip(places, whole, strict=True)
-            if place >= 0 and count >= max(2, WHOLE * size[place])
-        ]
-        left = [one for one in single if align.rows[one[1]] not in wide]
-        return [(rule.widen, place, found[align.rows[found] == place]) for place in wide] + left
+        size = np.bincount(align.rows[align.rows >= 0], minlength=self.look.size(rule.widen))
+        places: list[tuple[str, int, Indices]] = []
+        for place in np.unique(align.rows[found]):
+            rows = found[align.rows[found] == place]
+            alike = [rows] if place >= 0 and len(rows) >= max(2, WHOLE * size[place]) else self._alike(rule, rows)
+            places += [
+                (rule.widen, int(place), part) if len(part) > 1 else (rule.entity, int(part[0]), part) for part in alike
+            ]
+        return places
+
+    def _alike(self, rule: Rule, rows: Indices) -> list[Indices]:
+        """Group entities by what they would bring about."""
+        kinds: dict[tuple[bytes, ...], list[int]] = {}
+        for row in rows:
+            reach = tuple(self.members(rule, np.array([row]), effect).tobytes() for effect in rule.causes[:1])
+            kinds.setdefault(reach if any(reach) else (bytes(row),), []).append(int(row))
+        return [np.array(group) for group in kinds.values()]
 
     def _candidate(self, rule: Rule, kind: str, place: int, rows: Indices) -> Candidate:
         hubs: list[Hub] = []
@@ -178,7 +190,7 @@ class Graph:
         if not len(true) and expected is not None and expected < self._margin(effect):
             return None
         share = self._share(expected, effect, true)
-        late = bool(len(true)) and self._late(self.judged[rule.id], rows, self.judged[effect.effect], true)
+        late = bool(len(true)) and self._untimely(self.judged[rule.id], rows, effect, true)
         return Hub(effect.effect, effect.via, true, visible, strength, share, effect.members == "any", late)
 
     def members(self, rule: Rule, rows: Indices, effect: Effect) -> Indices:
@@ -256,11 +268,17 @@ class Graph:
         ]
         return math.log1p(2 * min(plain)) if plain and effect.gain and not self._absolute(effect) else 0.0
 
-    def _late(self, cause: Judgement, rows: Indices, effect: Judgement, true: Indices) -> bool:
-        """Say whether a cause was first seen after its effect by more than scrapes, smoothing and `for` can hide."""
-        times = self.look.snapshot.times
-        gap = times[int(cause.first[rows].min())] - times[int(effect.first[true].min())]
-        return bool(gap > sum(self.tolerance(one.rule) for one in (cause, effect)))
+    def _untimely(self, cause: Judgement, rows: Indices, effect: Effect, true: Indices) -> bool:
+        """Say whether a cause was first seen clearly after its effect, or the effect later than the edge allows.
+
+        Clearly is more than scrapes, smoothing and `for` can hide; a cause that was there when the window began may
+        have begun at any time before.
+        """
+        times, target = self.look.snapshot.times, self.judged[effect.effect]
+        begin = int(cause.first[rows].min())
+        gap = float(times[int(target.first[true].min())] - times[begin])
+        tolerance = self.tolerance(cause.rule) + self.tolerance(target.rule)
+        return gap < -tolerance or (begin > 0 and gap > tolerance + seconds(effect.within))
 
     def tolerance(self, rule: Rule) -> float:
         """Return by how many seconds the beginning of a finding may be off."""

@@ -4,36 +4,23 @@ The structs mirror the YAML key by key; `load` fills them, nothing else creates 
 string (`2m`), a number may be a string (`7%`, or the name of a signal); `seconds` and `detectors.number` read them.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
 import msgspec
 
-from rca.detectors import All, Any, Condition, Detector, Not, Number, leaves
-from rca.model import Duration, Layer, Share, Snapshot, Symptom, Window
+from rca.detectors import All, Any, Condition, Detector, Not, Number, leaves, named
+from rca.model import Duration, Layer, Share, Snapshot, Symptom, Window, seconds
 
 Role = Literal["root", "symptom"]
-_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
+PHASES = "rank_state"
+"""The signal that says what a job is doing; every rule is masked by it."""
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Anything written in a file: immutable, unknown keys are errors."""
-
-
-def seconds(duration: str) -> float:
-    """Read a Prometheus duration.
-
-    >>> seconds("1h30m")
-    5400.0
-
-    Raises ValueError for anything else, an empty string and a bare number included.
-    """
-    match = _DURATION.fullmatch(duration)
-    if not duration or match is None or duration == "":
-        raise ValueError(f"not a duration: {duration!r}, write for example 30s, 5m or 1h30m")
-    factors = (604800.0, 86400.0, 3600.0, 60.0, 1.0, 0.001)
-    return sum(float(part) * factor for part, factor in zip(match.groups(), factors, strict=True) if part)
 
 
 class Derived(Written, frozen=True, kw_only=True):
@@ -65,6 +52,21 @@ class Codes(Written, frozen=True, kw_only=True):
     values: tuple[str, ...]
 
 
+class Fallback(Written, frozen=True, kw_only=True):
+    """A constant for entities that no query fills: the first of `values` whose regular expression fits column `label`."""
+
+    label: str
+    values: dict[str, float]
+
+    def of(self, text: str) -> float:
+        """Return the constant for a label's value, NaN where none is known.
+
+        >>> Fallback(label="model", values={".*A100.*": 85.0}).of("NVIDIA A100-SXM4-80GB")
+        85.0
+        """
+        return next((value for pattern, value in self.values.items() if re.fullmatch(pattern, text)), math.nan)
+
+
 class Signal(Written, frozen=True, kw_only=True):
     """A named measurement of one kind of entity.
 
@@ -83,6 +85,7 @@ class Signal(Written, frozen=True, kw_only=True):
     valid: tuple[float, float] | None = None
     bits: tuple[str, ...] = ()
     codes: Codes | None = None
+    fallback: Fallback | None = None
     enable: str = ""
     source: str = ""
 
@@ -223,6 +226,23 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     rules: dict[str, Rule]
     overrides: tuple[Override, ...] = ()
     digest: str = ""
+
+    def in_use(self) -> "Library":
+        """Return the library without the signals that no rule reads, directly or through a derived one."""
+        waiting = [PHASES]
+        for rule in self.rules.values():
+            waiting += [rule.measure] if rule.measure else []
+            waiting += [effect.gain.of for effect in rule.causes if effect.gain is not None]
+            for leaf in self.conditions(rule):
+                load = getattr(leaf, "load", None)
+                waiting += [*named(leaf), *([load] if load else [])]
+        found: dict[str, Signal] = {}
+        while waiting:
+            name = waiting.pop()
+            if name in self.signals and name not in found:
+                signal = found[name] = self.signals[name]
+                waiting += signal.derived.inputs() if signal.derived is not None else ()
+        return msgspec.structs.replace(self, signals={name: found[name] for name in sorted(found)})
 
     def conditions(self, rule: Rule) -> Iterator[Detector]:
         """Yield every leaf condition of a rule, `narrow` included."""

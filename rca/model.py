@@ -3,6 +3,7 @@
 Arrays in a snapshot are never modified. NaN means "no sample"; the empty string in a table means "not known".
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple, TypeAlias
@@ -27,6 +28,24 @@ Duration = Annotated[
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 LAYERS: tuple[Layer, ...] = ("physical", "resource", "communication", "training")
+
+
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
+
+
+def seconds(duration: str) -> float:
+    """Read a Prometheus duration.
+
+    >>> seconds("1h30m")
+    5400.0
+
+    Raises ValueError for anything else, an empty string and a bare number included.
+    """
+    match = _DURATION.fullmatch(duration)
+    if not duration or match is None or duration == "":
+        raise ValueError(f"not a duration: {duration!r}, write for example 30s, 5m or 1h30m")
+    factors = (604800.0, 86400.0, 3600.0, 60.0, 1.0, 0.001)
+    return sum(float(part) * factor for part, factor in zip(match.groups(), factors, strict=True) if part)
 
 
 class Window(NamedTuple):

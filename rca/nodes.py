@@ -20,7 +20,7 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def compose(text: str, place: str) -> tuple[yaml.Node | None, tuple[Problem, ...]]:
     """Return the root node of a text, or None and what is wrong with the text as YAML."""
     try:
-        problems = tuple(Problem(f"{place}:{line_of(event)}", wrong) for event, wrong in _forbidden(text))
+        problems = tuple(Problem(f"{place}:{line_of(event)}", printable(wrong)) for event, wrong in _forbidden(text))
         node = None if problems else yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         return None, (_syntax(error, text, place),)
@@ -32,6 +32,15 @@ def compose(text: str, place: str) -> tuple[yaml.Node | None, tuple[Problem, ...
 def line_of(node: yaml.Node | yaml.Event) -> int:
     """Return the line where a node or event begins, counted from 1."""
     return node.start_mark.line + 1 if node.start_mark is not None else 1
+
+
+def printable(text: str) -> str:
+    r"""Write a text that quotes a file in one line, without what a terminal would obey.
+
+    >>> printable("found 'a\nb\x1b[31m é'")
+    "found 'a\\nb\\x1b[31m é'"
+    """
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _forbidden(text: str) -> Iterator[tuple[yaml.Event, str]]:

@@ -22,7 +22,7 @@ import yaml
 from msgspec import inspect
 
 from rca.errors import Problem, ProblemsError, suggestion
-from rca.nodes import TAG, compose, line_of
+from rca.nodes import TAG, compose, line_of, printable
 
 T = TypeVar("T")
 Steps = tuple[str | int, ...]
@@ -128,7 +128,7 @@ class Decoder:
     def wrong(self, node: yaml.Node, text: str) -> Wrong:
         """Note a problem at the line of a node."""
         line = line_of(node)
-        self.problems.append((line, Problem(f"{self.place}:{line}", text)))
+        self.problems.append((line, Problem(f"{self.place}:{line}", printable(text))))
         return WRONG
 
     def outermost(self, node: yaml.Node, info: inspect.Type, given: Mapping[str, object]) -> object:
@@ -366,7 +366,8 @@ def _name(path: Steps) -> str:
 
 
 def _matches(text: str, info: inspect.StrType) -> bool:
-    return info.pattern is None or re.search(info.pattern, text) is not None
+    # `$` also matches before a last line end, which a block scalar brings
+    return info.pattern is None or (not text.endswith("\n") and re.search(info.pattern, text) is not None)
 
 
 def _fits(node: yaml.Node, info: inspect.Type) -> bool:

@@ -355,7 +355,9 @@ class Writer:
                 {part for leaf in self._look.library.conditions(rule) for part in self._missing(leaf.signal)}
             )
             if rule.role == "root" and missing and not (judged.state != 0).any():
-                lines = [self._look.library.signals[name].enable for name in missing]
+                lines = [
+                    self._look.library.signals[name].enable for name in missing if name in self._look.library.signals
+                ]
                 entries.append(NotChecked(rule.id, missing, "; ".join(dict.fromkeys(line for line in lines if line))))
         return entries
 
@@ -363,7 +365,8 @@ class Writer:
         """Return the measured signals that a signal lacks."""
         if signal in self._look.snapshot.measurements:
             return []
-        derived = self._look.library.signals[signal].derived
+        known = self._look.library.signals.get(signal)
+        derived = None if known is None else known.derived
         return [signal] if derived is None else [part for name in derived.inputs() for part in self._missing(name)]
 
 

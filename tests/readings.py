@@ -68,7 +68,11 @@ def wait(world: World, part: slice = TAIL) -> Floats:
 
 def work(world: World, part: slice = TAIL) -> Floats:
     """Return (ranks,): seconds a step of forward and backward compute without data loading."""
-    return phase(world, "forward_compute", part) + phase(world, "backward_compute", part) - phase(world, "batch_generator", part)
+    return (
+        phase(world, "forward_compute", part)
+        + phase(world, "backward_compute", part)
+        - phase(world, "batch_generator", part)
+    )
 
 
 def cycles(world: World, part: slice = TAIL) -> Floats:

@@ -106,6 +106,18 @@ def test_two_faults_come_out_both(library: Library) -> None:
     assert {("gpu_thermal_throttling", "node-01"), ("gpu_thermal_throttling", "node-04")} <= found
 
 
+def test_a_default_exporter_is_enough_to_blame_heat(library: Library) -> None:
+    """No violation counters, no clock reasons, no limits: clock, temperature and the model must do."""
+    job = Job()
+    heat(job, 10)
+    for name in ("gpu_thermal_violation_ratio", "gpu_clock_event_reasons", "gpu_max_op_temperature", "gpu_power_limit"):
+        del job.signals[name]
+    assert first(diagnose(library, job.snapshot(library))) == (
+        "gpu_thermal_throttling",
+        {"node": "node-01", "gpu": "2"},
+    )
+
+
 def test_a_hot_gpu_that_keeps_its_clock_is_fine(library: Library) -> None:
     job = Job()
     job.signals["gpu_temperature"][10] += 12.0
@@ -187,9 +199,19 @@ def test_a_slow_step_with_nothing_else_is_inconclusive(library: Library) -> None
 
 def test_three_replicas_are_too_few_to_compare(library: Library) -> None:
     job = Job(dp=3)
-    heat(job, 1)
+    heat(job, 1, at=-job.past)
+    slow(job, 0.4)
     report = diagnose(library, job.snapshot(library))
     assert report.status == "inconclusive", "unknown is not healthy, and two peers prove nothing"
+
+
+def test_three_replicas_have_a_past_of_their_own(library: Library) -> None:
+    job = Job(dp=3)
+    heat(job, 1)
+    assert first(diagnose(library, job.snapshot(library))) == (
+        "gpu_thermal_throttling",
+        {"node": "node-00", "gpu": "1"},
+    )
 
 
 def test_series_that_end_are_not_a_slow_gpu(library: Library) -> None:
@@ -217,6 +239,56 @@ def test_what_could_not_be_checked_is_said_with_the_line_that_enables_it(library
     ]
     assert "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL" in unchecked["nvlink_fault"].enable
     assert "gpu_thermal_throttling" not in unchecked
+
+
+def test_the_stronger_the_fault_the_more_the_waiters_boost(library: Library) -> None:
+    """A degraded GPU at its own clock stands below peers that wait most of the step and boost."""
+    job = Job()
+    on = job.past + 20
+    lengthen(job, [10], 1.6)
+    slow(job, 1.2)
+    job.signals["gpu_sm_clock"][:, on:] *= 1.08
+    job.signals["gpu_sm_clock"][10, on:] /= 1.08
+    job.signals["gpu_tensor_active"][:, on:] /= 1.08
+    job.signals["gpu_tensor_active"][10, on:] *= 1.08
+    assert first(diagnose(library, job.snapshot(library)))[0] == "gpu_degraded"
+
+
+def test_a_host_that_starves_its_own_job_is_seen_against_its_past(library: Library) -> None:
+    """One node is the whole job: there is no other node to compare with."""
+    job = Job(dp=8)
+    on = job.past + 20
+    job.signals["node_cpu_pressure"][:, on:] = 0.6
+    job.signals["gpu_utilisation"][:, on:] = 70.0
+    lengthen(job, list(range(8)), 1.3)
+    slow(job, 0.6)
+    assert first(diagnose(library, job.snapshot(library))) == ("cpu_contention", {"node": "node-00"})
+
+
+def test_two_gpus_of_one_cell_add_up(library: Library) -> None:
+    job = Job(tp=8, pp=1, dp=8)
+    heat(job, 80 - 56)
+    on = job.past + 20
+    for name in ("gpu_sm_clock", "gpu_temperature", "gpu_thermal_violation_ratio", "gpu_tensor_active"):
+        job.signals[name][25, on:] = job.signals[name][24, on:]
+    report = diagnose(library, job.snapshot(library))
+    assert first(report) == ("gpu_thermal_throttling", {"node": "node-03"})
+    assert [member.labels["gpu"] for member in report.causes[0].members] == ["0", "1"]
+    assert report.causes[0].probability >= 0.8
+
+
+def test_an_edge_is_not_followed_after_its_time(library: Library) -> None:
+    """A clock that has been low for minutes while all was well is not why the job slowed down just now."""
+    job = Job(columns=120)
+    heat(job, 10, at=100)
+    job.signals["gpu_sm_clock"][10, job.past + 20 :] = 1200.0
+    job.signals["gpu_thermal_violation_ratio"][10, job.past + 20 :] = 0.5
+    late = diagnose(library, job.snapshot(library))
+    prompt = Job(columns=120)
+    heat(prompt, 10, at=100)
+    assert probability(late, "gpu_thermal_throttling") < probability(
+        diagnose(library, prompt.snapshot(library)), "gpu_thermal_throttling"
+    )
 
 
 def test_checkpoints_do_not_count(library: Library) -> None:

@@ -25,7 +25,9 @@ def world() -> World:
             cluster=Cluster(nodes=2, gpus=4, cpus=2, mounts=(Mount(export="filer:/a b"),)),
             job=Job(id='odd "name"\\', tp=2, pp=2, dp=2, step="2s", data=Data(source="mount")),
             faults=(Fault(at="5m", cooling=4.0, on=Where(node="node-00", gpu=1)),),
-            telemetry=Telemetry(missed=0.03, renamed=("node-01",), gaps=(Gap(exporter="node", node="node-01", at="8m"),)),
+            telemetry=Telemetry(
+                missed=0.03, renamed=("node-01",), gaps=(Gap(exporter="node", node="node-01", at="8m"),)
+            ),
         )
     )
 
@@ -46,7 +48,10 @@ def test_a_real_prometheus_gives_back_the_same_names_labels_times_and_values(
     world: World, text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "series.om").write_text(text)
-    with servers.prometheus(tmp_path / "server", tmp_path / "series.om") as url, PrometheusStore(Server(url=url)) as store:
+    with (
+        servers.prometheus(tmp_path / "server", tmp_path / "series.om") as url,
+        PrometheusStore(Server(url=url)) as store,
+    ):
         assert store.names(world.epoch, world.end) == frozenset(world.metrics)
         selectors = [Selector((name,), (), world.epoch, world.end) for name in world.metrics]
         simulated = dict(ScenarioStore(world).fetch(selectors))
@@ -71,7 +76,9 @@ def test_families_are_declared_once_and_hold_their_samples(text: str) -> None:
             declared[family] = kind
             continue
         name = re.split(r"[{ ]", line, maxsplit=1)[0]
-        suffixes = {"counter": ("_total",), "info": ("_info",), "summary": ("_sum", "_count")}.get(declared[family], ("",))
+        suffixes = {"counter": ("_total",), "info": ("_info",), "summary": ("_sum", "_count")}.get(
+            declared[family], ("",)
+        )
         assert name in {family + suffix for suffix in suffixes}
     assert list(declared) == sorted(declared)
     assert declared["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == "unknown"

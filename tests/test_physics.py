@@ -97,7 +97,9 @@ def test_tensor_cycles_and_bytes_single_out_nobody_with_equal_work(fault: Fault)
 def test_more_tokens_are_more_cycles() -> None:
     ward = world(FLAT, onset(tokens=1.4, on=Where(rank=9)))
     assert cycles(ward)[9] / np.median(cycles(ward)) == pytest.approx(1.4, rel=0.05)
-    assert gauge(ward, "train_batch_tokens")[9] / np.median(gauge(ward, "train_batch_tokens")) == pytest.approx(1.4, rel=0.02)
+    assert gauge(ward, "train_batch_tokens")[9] / np.median(gauge(ward, "train_batch_tokens")) == pytest.approx(
+        1.4, rel=0.02
+    )
 
 
 def test_a_throttled_gpu_reads_high_tensor_activity_and_a_low_clock() -> None:
@@ -219,7 +221,9 @@ def test_a_slow_disk_starves_the_ranks_of_its_node_and_idles_their_gpus() -> Non
 
 
 def test_tensor_peers_wait_for_the_batch_in_the_broadcast() -> None:
-    job = Job(id="cells", tp=8, pp=2, dp=4, step="3s", sync="300ms", data=Data(source="mount", bytes=100e6, request=1e6))
+    job = Job(
+        id="cells", tp=8, pp=2, dp=4, step="3s", sync="300ms", data=Data(source="mount", bytes=100e6, request=1e6)
+    )
     ward = world(job, onset(mount_latency=0.4, on=Where(export="filer:/data")), nodes=8)
     batch = phase(ward, "batch_generator").reshape(2, 4, 8)
     assert batch.min() > 0.5
@@ -277,7 +281,12 @@ def test_warm_up_and_end_of_a_job() -> None:
     since = metric.times[0] - ward.epoch
     assert since[metric.there[0]].min() >= 300
     assert since[metric.there[0]].max() < 1560
-    for state, start, end in (("init", 300, 360), ("compile", 360, 480), ("train", 480, 1500), ("finished", 1500, 1560)):
+    for state, start, end in (
+        ("init", 300, 360),
+        ("compile", 360, 480),
+        ("train", 480, 1500),
+        ("finished", 1500, 1560),
+    ):
         row = rows(ward, "train_state", state=state)[0]
         on = metric.times[row][metric.values[row] == 1] - ward.epoch
         assert start - 5 <= on.min() < start + 20
@@ -296,8 +305,13 @@ def test_gpus_without_a_job_idle() -> None:
 
 
 def test_telemetry_gaps_renamed_slow_and_absent() -> None:
-    gaps = (Gap(exporter="dcgm", node="node-00", at="10m", until="15m"), Gap(exporter="dcgm", node="node-01", gpu=7, at="20m"))
-    telemetry = Telemetry(missed=0.05, gaps=gaps, renamed=("node-01",), slow=("node-01",), absent=("DCGM_FI_PROF_SM.*",))
+    gaps = (
+        Gap(exporter="dcgm", node="node-00", at="10m", until="15m"),
+        Gap(exporter="dcgm", node="node-01", gpu=7, at="20m"),
+    )
+    telemetry = Telemetry(
+        missed=0.05, gaps=gaps, renamed=("node-01",), slow=("node-01",), absent=("DCGM_FI_PROF_SM.*",)
+    )
     ward = world(FLAT, telemetry=telemetry)
     old, new = ward.metrics["DCGM_FI_DEV_SM_CLOCK"], ward.metrics["DCGM_FI_DEV_SM_CLOCK_HERTZ"]
     assert {own["Hostname"] for own in old.labels} == {"node-00"}
@@ -332,14 +346,21 @@ def test_scrapes_have_phase_jitter_and_whole_milliseconds() -> None:
     gaps = np.diff(metric.times, axis=1)
     assert 14.9 < gaps.min() < gaps.max() < 15.1
     np.testing.assert_array_equal(np.round(metric.times * 1000) / 1000, metric.times)
-    assert np.all(np.diff(np.where(metric.there, metric.values, 0.0), axis=1)[metric.there[:, 1:] & metric.there[:, :-1]] >= 0)
+    assert np.all(
+        np.diff(np.where(metric.there, metric.values, 0.0), axis=1)[metric.there[:, 1:] & metric.there[:, :-1]] >= 0
+    )
 
 
 @settings(max_examples=3, deadline=None)
 @given(st.integers(0, 1000))
 def test_the_same_file_gives_the_same_series(seed: int) -> None:
     scenario = Scenario(
-        summary="x", seed=seed, duration="5m", cluster=Cluster(nodes=1), job=Job(id="a", dp=8), faults=(Fault(cooling=3.0),)
+        summary="x",
+        seed=seed,
+        duration="5m",
+        cluster=Cluster(nodes=1),
+        job=Job(id="a", dp=8),
+        faults=(Fault(cooling=3.0),),
     )
     one, two = simulate(scenario), simulate(scenario)
     assert list(one.metrics) == list(two.metrics)
@@ -351,7 +372,13 @@ def test_the_same_file_gives_the_same_series(seed: int) -> None:
 
 def test_two_jobs_share_a_cluster() -> None:
     jobs = (Job(id="a", dp=8, step="2s"), Job(id="b", first=1, dp=8, step="1s"))
-    scenario = Scenario(summary="x", duration="10m", cluster=Cluster(nodes=2), jobs=jobs, faults=(Fault(compute=2.0, on=Where(job="b", rank=0)),))
+    scenario = Scenario(
+        summary="x",
+        duration="10m",
+        cluster=Cluster(nodes=2),
+        jobs=jobs,
+        faults=(Fault(compute=2.0, on=Where(job="b", rank=0)),),
+    )
     assert problems(scenario) == []
     ward = simulate(scenario)
     whole = slice(0, None)

@@ -149,7 +149,10 @@ def rewritten(path: Path, change: dict[str, object]) -> Path:
 def test_a_description_that_does_not_fit(tmp_path: Path) -> None:
     write(tmp_path / "seen", snapshot(), WINDOW)
     newer = fails(rewritten(tmp_path / "seen", {"format": "rca.recording/v9"}))
-    assert newer == f"is a damaged recording (its format is 'rca.recording/v9', this version reads '{FORMAT}'), record again"
+    assert (
+        newer
+        == f"is a damaged recording (its format is 'rca.recording/v9', this version reads '{FORMAT}'), record again"
+    )
     assert "refers to labels that are not there" in fails(rewritten(tmp_path / "seen", {"labels": []}))
     assert "unknown field `more`" in fails(rewritten(tmp_path / "seen", {"more": 1}))
     with zipfile.ZipFile(tmp_path / "seen") as archive:

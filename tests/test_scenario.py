@@ -165,9 +165,7 @@ def test_what_cannot_be_is_told_all_at_once(tmp_path: Path) -> None:
         ": job 'b' is written twice, give each its own id",
         ": jobs 'a' and 'b' share GPUs, move one with 'first'",
     ]
-    faults = (
-        "[{at: 1m}, {cooling: 2, on: {node: node-09}}, {port_rate: 1e9, on: {device: eth0}}, {tokens: 2, on: {replica: 8}}]"
-    )
+    faults = "[{at: 1m}, {cooling: 2, on: {node: node-09}}, {port_rate: 1e9, on: {device: eth0}}, {tokens: 2, on: {replica: 8}}]"
     telemetry = "{slow: [node-07], gaps: [{exporter: dcgm, node: host, at: 1m}]}"
     text = f"summary: x\ncluster: {{nodes: 2}}\njob: {{id: a, dp: 8}}\nfaults: {faults}\ntelemetry: {telemetry}\n"
     problems = wrong(tmp_path, text)

@@ -32,7 +32,6 @@ class GpuModel(NamedTuple):
     slowdown: float
     memory_max_op: float
     pcie_generation: float
-    nvlinks: float
     memory: float
     port_rate: float
 
@@ -41,11 +40,11 @@ class GpuModel(NamedTuple):
 MODELS = {
     "A100": GpuModel(
         "NVIDIA A100-SXM4-80GB", 1410.0, 210.0, 1593.0, 400.0, 60.0, 30.0, 405.0,
-        85.0, 89.0, 95.0, 4.0, 12.0, 81920.0, 25e9,
+        85.0, 89.0, 95.0, 4.0, 81920.0, 25e9,
     ),
     "H100": GpuModel(
         "NVIDIA H100 80GB HBM3", 1980.0, 345.0, 2619.0, 700.0, 75.0, 60.0, 840.0,
-        87.0, 89.0, 95.0, 5.0, 18.0, 81559.0, 50e9,
+        87.0, 89.0, 95.0, 5.0, 81559.0, 50e9,
     ),
 }
 # fmt: on

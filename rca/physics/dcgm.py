@@ -222,16 +222,22 @@ METRICS: Mapping[str, Draw] = {
     f"{D}MEM_MAX_OP_TEMP": lambda r: r.level(r.trace.plant.hardware.model.memory_max_op),
     f"{D}POWER_USAGE": _power,
     f"{D}ENFORCED_POWER_LIMIT": lambda r: r.fault("power_limit"),
-    f"{D}TOTAL_ENERGY_CONSUMPTION": lambda r: np.floor(r.total(r.trace.gpu["power"] * 1e3) + 4.2e12 + 1e9 * r.rows[:, None]),
+    f"{D}TOTAL_ENERGY_CONSUMPTION": lambda r: np.floor(
+        r.total(r.trace.gpu["power"] * 1e3) + 4.2e12 + 1e9 * r.rows[:, None]
+    ),
     f"{D}CLOCK_THROTTLE_REASONS": _reasons,
     f"{D}POWER_VIOLATION": lambda r: np.floor(r.total(1e9 * r.trace.gpu["power_limited"] * r.trace.gpu["busy"])),
     f"{D}THERMAL_VIOLATION": lambda r: np.floor(r.total(1e9 * r.trace.gpu["sw_thermal"])),
-    f"{D}PCIE_REPLAY_COUNTER": lambda r: np.floor(r.total(r.trace.spread("pcie_replays") + 0.002) + r.rows[:, None] % 5),
+    f"{D}PCIE_REPLAY_COUNTER": lambda r: np.floor(
+        r.total(r.trace.spread("pcie_replays") + 0.002) + r.rows[:, None] % 5
+    ),
     f"{D}PCIE_LINK_GEN": lambda r: r.fault("pcie_generation"),
     f"{D}PCIE_LINK_WIDTH": lambda r: r.fault("pcie_width"),
     f"{D}PCIE_MAX_LINK_GEN": lambda r: r.level(r.trace.plant.hardware.model.pcie_generation),
     f"{D}PCIE_MAX_LINK_WIDTH": lambda r: r.level(16.0),
-    f"{D}GPU_UTIL": lambda r: np.clip(np.round(100.0 * r.mean(r.trace.gpu["utilisation"]) + r.noise("util", 0.6)), 0, 100),
+    f"{D}GPU_UTIL": lambda r: np.clip(
+        np.round(100.0 * r.mean(r.trace.gpu["utilisation"]) + r.noise("util", 0.6)), 0, 100
+    ),
     f"{D}MEM_COPY_UTIL": lambda r: np.clip(np.round(45.0 * r.mean(r.trace.gpu["busy"]) + r.noise("copy", 1.0)), 0, 100),
     f"{D}XID_ERRORS": lambda r: r.level(0.0),
     f"{D}FB_USED": _used,

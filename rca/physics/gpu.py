@@ -55,9 +55,7 @@ def memory_temperature(temperature: Floats) -> Floats:
 def clocks(hardware: Hardware, conditions: Conditions, temperature: Floats, load: Load) -> Clocks:
     """Choose the clocks for these temperatures and for the load of the step before."""
     model = hardware.model
-    excess = np.maximum(
-        temperature - model.max_op, memory_temperature(temperature) - model.memory_max_op
-    )
+    excess = np.maximum(temperature - model.max_op, memory_temperature(temperature) - model.memory_max_op)
     thermal = model.max_clock * np.clip(1.0 - DROOP * np.maximum(excess, 0.0), 0.3, 1.0)
     braked = np.where(conditions["power_brake"] > 0, 0.5 * model.max_clock, model.max_clock)
     ceiling = np.minimum(np.minimum(thermal, braked), conditions["clock_limit"])
@@ -81,8 +79,7 @@ def _power_clock(hardware: Hardware, conditions: Conditions, load: Load) -> Floa
     weight = np.minimum(1.0, REGULATION / np.maximum(load.step, 1e-3))
     full = hardware.full_power * load.intensity
     clock = [
-        np.minimum(1.0, allowed / full) ** (1.0 / POWER_EXPONENT) * model.max_clock
-        for allowed in (room, averaged)
+        np.minimum(1.0, allowed / full) ** (1.0 / POWER_EXPONENT) * model.max_clock for allowed in (room, averaged)
     ]
     mixed: Floats = clock[0] + weight * (np.maximum(clock[1], clock[0]) - clock[0])
     return mixed

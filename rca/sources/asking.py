@@ -8,15 +8,14 @@ import numpy as np
 
 from rca import detectors, promql
 from rca.errors import Problem, ProblemsError
-from rca.library import Library
-from rca.model import Window
+from rca.library import PHASES, Library
+from rca.model import Floats, Window
 from rca.promql import Expression, Samples, samples
 from rca.sources.expressions import SHORT, lookback
-from rca.sources.grid import clean
+from rca.sources.grid import clean, intervals
 from rca.sources.series import Block, Matcher, Selector, Store
 
 Aliases = Mapping[str, tuple[tuple[str, float], ...]]
-PHASES = "rank_state"
 HOSTS, UPLINKS = "node_uname_info", "infiniband_switch_uplink_info"
 _AGAINST_BASELINE = (
     detectors.AboveBaseline,
@@ -60,10 +59,11 @@ class Questions:
 
 
 class Answered(NamedTuple):
-    """A selector's series: the block, without sentinels and with every spelling in the unit of the first; how many
-    sentinels were dropped, and how many series have clocks that jump."""
+    """A selector's series: the block, without sentinels and with every spelling in the unit of the library's; the
+    interval of each series; how many sentinels were dropped, and how many series have clocks that jump."""
 
     block: Block
+    intervals: Floats
     blanks: int
     jumping: int
 
@@ -124,7 +124,8 @@ def answers(store: Store, asked: Questions, end: float) -> Iterator[tuple[int, A
     """Yield (index of the selector, its series) as the store answers."""
     for index, block in store.fetch(asked.selectors):
         tidy, blanks, jumping = clean(block, end)
-        yield index, Answered(_rescaled(tidy, dict(asked.aliases.get(asked.bases[index], ()))), blanks, jumping)
+        scaled = _rescaled(tidy, dict(asked.aliases.get(asked.bases[index], ())))
+        yield index, Answered(scaled, intervals(scaled), blanks, jumping)
 
 
 class _Wanted:

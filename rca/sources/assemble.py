@@ -16,7 +16,7 @@ from rca.library import Entities, Library
 from rca.model import Measurement, Snapshot, Window
 from rca.sources.asking import HOSTS, UPLINKS, Aliases, Answered, Questions, answers, questions
 from rca.sources.derive import derive
-from rca.sources.grid import Grid, Ints, common_step, spacing
+from rca.sources.grid import Grid, Ints, clean, common_step, intervals, usual
 from rca.sources.identity import Reader, natural, rewritten
 from rca.sources.measure import Bench, Material, Times
 from rca.sources.ranks import Info
@@ -50,9 +50,11 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     times = choose_times(asked, answered, window, deployment.step)
     served, failed, warnings = _served(store, asked, times)
     blocks = {number: one.block for number, one in answered.items()} | served
+    own = {number: one.intervals for number, one in answered.items()}
+    own |= {number: intervals(block) for number, block in served.items()}
     readers, codes = _read(library, asked, blocks)
     directory = build(library.entities, _world(library.entities, asked, blocks, (readers, codes), deployment.topology))
-    bench = Bench(asked, Material(blocks, failed, readers, codes, directory), times)
+    bench = Bench(asked, Material(blocks, own, failed, readers, codes, directory), times)
     measured: dict[str, Measurement] = {}
     absent: dict[str, str] = {}
     for name, signal in sorted(library.signals.items()):
@@ -89,7 +91,7 @@ def choose_times(asked: Questions, answered: Mapping[int, Answered], window: Win
     """Choose the grid: the given step, or the usual spacing of the fastest samples that are common."""
     if step is None:
         infos = set(asked.infos.values())
-        found = [(spacing(one.block), len(one.block.labels)) for number, one in answered.items() if number not in infos]
+        found = [(usual(one.intervals), len(one.intervals)) for number, one in answered.items() if number not in infos]
         step = common_step([(seconds, count) for seconds, count in found if seconds is not None])
     size = int((window.end - window.start) / step + 1e-6) + 1
     ahead = int(window.baseline / step + 1e-6)
@@ -104,7 +106,7 @@ def _served(store: Store, asked: Questions, times: Times) -> tuple[dict[int, Blo
     for number, text in enumerate(asked.served, len(asked.selectors)):
         grid = times.whole if asked.back[number] else times.window
         try:
-            blocks[number] = store.evaluate(text, grid.times())
+            blocks[number], _, _ = clean(store.evaluate(text, grid.times()), grid.end)
         except SourceError as error:
             failed[number] = str(error)
             warnings.append(f"query {text}: {error}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from rca.model import Floats
 from rca.promql import Aggregate, Arithmetic, Expression, Number, Operator, Samples
-from rca.sources.grid import Combine, Counters, Grid, Ints, combine, intervals, place, stamps, widen
+from rca.sources.grid import Combine, Counters, Grid, Ints, combine, place, stamps, usual, widen
 from rca.sources.series import Block
 
 Labels = Mapping[str, str]
@@ -50,51 +50,49 @@ class Node(Protocol):
 class Countable(Node, Protocol):
     """A node that counts events, so that a division by it can choose a width."""
 
-    def widths(self) -> Ints:
-        """Return the width in steps, (n, T), in which enough events happened."""
-        ...
-
-    def divisor(self, steps: Ints) -> Answer:
-        """Evaluate as `answer` does, NaN where nothing was counted any more."""
+    def counted(self) -> tuple[Ints, Answer]:
+        """Return the width in steps, (n, T), in which enough events happened, and the values over it, NaN where nothing
+        is counted any more."""
         ...
 
 
 class Raw:
     """A block on a grid; what several signals ask of it is computed once."""
 
-    def __init__(self, block: Block, grid: Grid) -> None:
+    def __init__(self, block: Block, own: Floats, grid: Grid) -> None:
         self.block = block
+        self.own = own
         self.grid = grid
-        self._widths: dict[float, Ints] = {}
+        self._counted: dict[float, tuple[Ints, Floats, Floats]] = {}
 
     @cached_property
     def placed(self) -> Floats:
         """Return the values on the grid."""
-        return place(self.block, self.grid)
+        return place(self.block, self.own, self.grid)
 
     def stamps(self) -> Floats:
         """Return the times of the samples on the grid."""
-        return stamps(self.block, self.grid)
+        return stamps(self.block, self.own, self.grid)
 
     @cached_property
     def counters(self) -> Counters:
         """Return the block as counters."""
-        return Counters(self.block, self.grid)
+        return Counters(self.block, self.own, self.grid)
 
     @cached_property
     def interval(self) -> float:
         """Return the usual time between samples, the median of the series, NaN where none has two."""
-        known = intervals(self.block)
-        known = known[np.isfinite(known)]
-        return float(np.median(known)) if len(known) else float("nan")
+        found = usual(self.own)
+        return float("nan") if found is None else found
 
-    def widths(self, seconds: float) -> Ints:
-        """Return the widths for ratios over at least so many seconds."""
-        if seconds not in self._widths:
+    def counted(self, seconds: float) -> tuple[Ints, Floats, Floats]:
+        """Return for ratios over at least so many seconds the widths, the growth over them and the time it took."""
+        if seconds not in self._counted:
             counters = self.counters
             limit = counters.history() if counters.whole else counters.steps(seconds)
-            self._widths[seconds] = widen(lambda steps: counters.change(steps)[0], counters.steps(seconds), limit)
-        return self._widths[seconds]
+            widths = widen(lambda steps: counters.change(steps)[0], counters.steps(seconds), limit)
+            self._counted[seconds] = (widths, *counters.events(widths, seconds))
+        return self._counted[seconds]
 
 
 @dataclass(eq=False)
@@ -148,16 +146,10 @@ class Rate:
         growth, elapsed = counters.change(counters.steps(self.seconds) if steps is None else steps)
         return Answer(growth / elapsed if self.per_second else growth, None, _usual(elapsed))
 
-    def widths(self) -> Ints:
-        """Return the width in which ten events happened."""
-        return self.raw.widths(self.seconds)
-
-    def divisor(self, steps: Ints) -> Answer:
-        """Return `answer`, NaN where the counter has come to a halt."""
-        counters = self.raw.counters
-        _, elapsed = counters.change(steps)
-        growth = counters.events(steps, self.seconds)
-        return Answer(growth / elapsed if self.per_second else growth, None, _usual(elapsed))
+    def counted(self) -> tuple[Ints, Answer]:
+        """Return the width in which ten events happened, and the values over it."""
+        widths, growth, elapsed = self.raw.counted(self.seconds)
+        return widths, Answer(growth / elapsed if self.per_second else growth, None, _usual(elapsed))
 
 
 @dataclass(eq=False)
@@ -179,19 +171,16 @@ class Gathered:
         inner = self.of.answer(None if steps is None else steps[self.group])
         return Answer(self._gathered(inner.values), None, inner.width)
 
-    def widths(self) -> Ints:
-        """Return the width in which the series of an entity together counted ten events."""
+    def counted(self) -> tuple[Ints, Answer]:
+        """Return the width in which the series of an entity together counted ten events, and their sum over it."""
         if not isinstance(self.of, Rate):
             raise TypeError("only sums of rates have widths")
         counters, seconds = self.of.raw.counters, self.of.seconds
         first = np.ones((len(self.rows), 1), dtype=np.int64)
         np.maximum.at(first, self.group[self.group >= 0], counters.steps(seconds)[self.group >= 0])
         limit = counters.history() if counters.whole else first
-        return widen(lambda steps: self._gathered(counters.change(steps[self.group])[0]), first, limit)
-
-    def divisor(self, steps: Ints) -> Answer:
-        """Return `answer`; what stands still adds nothing to a sum."""
-        return self.answer(steps)
+        widths = widen(lambda steps: self._gathered(counters.change(steps[self.group])[0]), first, limit)
+        return widths, self.answer(widths)
 
     def _gathered(self, values: Floats) -> Floats:
         if self.order is None:
@@ -220,8 +209,8 @@ class Joined:
     def answer(self, steps: Ints | None = None) -> Answer:
         """Evaluate both sides and join them; a division by a count of events chooses its own width."""
         if self.op == "/" and isinstance(self.right, Rate | Gathered) and _counts(self.right):
-            widths = self.right.widths()
-            right = _taken(self.right.divisor(widths), self.right_at)
+            widths, right = self.right.counted()
+            right = _taken(right, self.right_at)
             steps = widths if self.right_at is None else widths[self.right_at]
         else:
             right = _taken(self.right.answer(_spread(steps, self.right, self.right_at)), self.right_at)

@@ -6,6 +6,7 @@ sample" throughout. No function depends on the order of the series.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,8 @@ FRESH = 2.5
 """A counter whose newest sample is older than so many of its intervals has ended."""
 SLOW = 1.02
 """A series whose interval is above this share of the step is carried from one sample to the next."""
+ALIKE = 0.1
+"""A series whose mean time between samples is off the usual by less than this share has the usual interval."""
 NOWHERE, AHEAD = -2, -1
 
 
@@ -70,35 +73,41 @@ def clean(block: Block, end: float) -> tuple[Block, int, int]:
     return Block(block.labels, offsets, block.times[order], block.values[order]), blanks, len(odd)
 
 
-def spacing(block: Block) -> float | None:
-    """Return the median time between consecutive samples of a series, or None where no series has two.
-
-    >>> spacing(Block([{}], np.array([0, 3]), np.array([0.0, 15.0, 45.0]), np.zeros(3)))
-    22.5
-    """
-    gaps = _gaps(block)
-    gaps = gaps[gaps > 0.0]
-    return float(np.median(gaps)) if len(gaps) else None
-
-
 def intervals(block: Block) -> Floats:
     """Return the usual time between samples of each series, shape (n,), seconds; NaN where a series has no two.
 
-    The mean is a good guess where it is close to the median of all; only the other series are looked at one by one.
+    That is the median of the series, or of all series where its own mean is close to that.
+
+    >>> intervals(Block([{}], np.array([0, 3]), np.array([0.0, 15.0, 45.0]), np.zeros(3)))
+    array([22.5])
     """
-    usual = spacing(block)
     counts = np.diff(block.offsets)
     result = np.full(len(counts), np.nan)
+    gaps = np.diff(block.times)
+    ends = block.offsets[1:-1] - 1
+    gaps[ends[(ends >= 0) & (ends < len(gaps))]] = np.nan
+    known = gaps[gaps > 0.0]
     many = np.flatnonzero(counts > 1)
-    if usual is None or len(many) == 0:
+    if len(known) == 0:
         return result
+    common = float(np.median(known))
     spans = block.times[block.offsets[many + 1] - 1] - block.times[block.offsets[many]]
-    means = spans / (counts[many] - 1)
-    result[many] = usual
-    for row in many[np.abs(means - usual) > 0.02 * usual]:
-        own = np.diff(block.times[block.offsets[row] : block.offsets[row + 1]])
-        result[row] = float(np.median(own[own > 0.0])) if bool((own > 0.0).any()) else usual
+    result[many] = common
+    odd = many[np.abs(spans / (counts[many] - 1) - common) > ALIKE * common]
+    if len(odd):
+        rows = np.repeat(np.arange(len(counts)), counts)[1:]
+        mask = np.isin(rows, odd) & (gaps > 0.0)
+        order = np.lexsort((gaps[mask], rows[mask]))
+        odd, sizes = np.unique(rows[mask], return_counts=True)
+        ordered, starts = gaps[mask][order], np.cumsum(sizes) - sizes
+        result[odd] = (ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]) / 2.0
     return result
+
+
+def usual(own: Floats) -> float | None:
+    """Return the interval that is usual among series, None where none has one."""
+    known = own[np.isfinite(own)]
+    return float(np.median(known)) if len(known) else None
 
 
 def common_step(spacings: Sequence[tuple[float, int]]) -> float:
@@ -121,21 +130,22 @@ def common_step(spacings: Sequence[tuple[float, int]]) -> float:
     return 15.0
 
 
-def place(block: Block, grid: Grid) -> Floats:
+def place(block: Block, own: Floats, grid: Grid) -> Floats:
     """Place samples on the grid, shape (n, grid.size): the last of a step wins, slow series are carried on.
 
-    A series slower than the grid stands for up to its own interval, and half a step of slack.
+    `own` (n,) is the interval of each series. A sample of a series slower than the grid stands for up to that
+    interval, and half a step of slack.
     """
     rows = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))
     exact = (block.times - grid.start) / grid.step
-    bins = np.rint(exact).astype(np.int64)
-    apart = exact - bins
+    near = np.rint(exact)
+    bins = near.astype(np.int64)
     values = np.full((len(block.labels), grid.size), np.nan)
-    edge = np.flatnonzero(np.abs(apart) > EDGE)
-    for pick, column in ((edge, bins[edge] + np.where(apart[edge] > 0.0, 1, -1)), (slice(None), bins)):
-        inside = (column >= 0) & (column < grid.size)
-        values[rows[pick][inside], column[inside]] = block.values[pick][inside]
-    own = intervals(block)
+    edge = np.flatnonzero(np.abs(exact - near) > EDGE)
+    for pick, column in ((edge, bins[edge] + np.where(exact[edge] > near[edge], 1, -1)), (None, bins)):
+        inside = np.flatnonzero((column >= 0) & (column < grid.size))
+        samples = inside if pick is None else pick[inside]
+        values.reshape(-1)[rows[samples] * grid.size + column[inside]] = block.values[samples]
     limit = np.where(own > SLOW * grid.step, np.floor(own / grid.step + 0.5), 0.0)
     slow = np.flatnonzero(limit > 0.0)
     if len(slow):
@@ -149,9 +159,9 @@ def place(block: Block, grid: Grid) -> Floats:
     return values
 
 
-def stamps(block: Block, grid: Grid) -> Floats:
+def stamps(block: Block, own: Floats, grid: Grid) -> Floats:
     """Return the times of the samples that `place` puts on the grid, shape (n, grid.size)."""
-    return place(Block(block.labels, block.offsets, block.times, block.times), grid)
+    return place(Block(block.labels, block.offsets, block.times, block.times), own, grid)
 
 
 def _carry(present: NDArray[np.bool_], limit: Floats, reach: Floats) -> Ints:
@@ -173,12 +183,12 @@ class Counters:
     samples belong together.
     """
 
-    def __init__(self, block: Block, grid: Grid) -> None:
+    def __init__(self, block: Block, own: Floats, grid: Grid) -> None:
         self.grid = grid
         self.first = block.offsets[:-1]
         self.times = block.times
         self.whole = bool(np.all(block.values == np.floor(block.values)))
-        self.interval = np.nan_to_num(intervals(block), nan=grid.step)
+        self.interval = np.nan_to_num(own, nan=grid.step)
         rows = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))
         self.values, grows = _without_resets(block, rows)
         marks = np.where(grows, np.arange(len(rows)), -1)
@@ -193,6 +203,18 @@ class Counters:
         wide = np.maximum(seconds, 2.0 * self.interval)
         return np.ceil(wide / self.grid.step - 0.01).astype(np.int64)[:, None]
 
+    @cached_property
+    def now(self) -> tuple[Ints, Floats, Floats]:
+        """Return the newest sample at each step, its time and its value; time is NaN where there is none or it is old.
+
+        All have shape (n, grid.size).
+        """
+        newest = self.newest[:, self.lead :]
+        there = np.maximum(newest, 0)
+        times = self.times[there]
+        fresh = (newest >= self.first[:, None]) & (self.grid.times() - times <= FRESH * self.interval[:, None])
+        return there, np.where(fresh, times, np.nan), self.values[there]
+
     def change(self, steps: Ints) -> tuple[Floats, Floats]:
         """Return growth and the seconds it took, both (n, grid.size); `steps` is the width, (n, 1) or (n, size).
 
@@ -201,36 +223,38 @@ class Counters:
         if len(self.times) == 0:
             nothing = np.full((len(self.first), self.grid.size), np.nan)
             return nothing, nothing
-        now = self.newest[:, self.lead :]
-        at = self.grid.times()
-        column = np.arange(self.lead, self.lead + self.grid.size)
-        then = np.take_along_axis(self.newest, np.maximum(column - steps, 0), axis=1)
-        then = np.where(column - steps < 0, self.first[:, None] - 1, then)
-        first = self.first[:, None]
-        late = np.maximum(then, 0)
-        stale = self.times[late] < at - steps * self.grid.step - FRESH * self.interval[:, None]
-        then = np.maximum(np.where(stale, then + 1, then), first)
-        newest = np.maximum(now, 0)
-        fresh = at - self.times[newest] <= FRESH * self.interval[:, None]
-        good = (now > then) & fresh
-        then = np.where(good, then, newest)
-        growth = np.where(good, self.values[newest] - self.values[then], np.nan)
-        return growth, np.where(good, self.times[newest] - self.times[then], np.nan)
+        newest, until, value = self.now
+        then = np.maximum(self._before(steps), self.first[:, None])
+        since = self.times[then]
+        target = self.grid.times() - steps * self.grid.step
+        stale = np.nonzero(since < target - FRESH * self.interval[:, None])
+        then[stale] = np.minimum(then[stale] + 1, newest[stale])
+        since[stale] = self.times[then[stale]]
+        elapsed = np.where(then < newest, until - since, np.nan)
+        return np.where(np.isnan(elapsed), np.nan, value - self.values[then]), elapsed
 
-    def events(self, steps: Ints, seconds: float) -> Floats:
-        """Return the growth as the count of events that a ratio is taken over.
+    def _before(self, steps: Ints) -> Ints:
+        """Return the newest sample so many steps before each step, -1 before the first."""
+        column = np.arange(self.lead, self.lead + self.grid.size)
+        one = int(steps.flat[0]) if steps.size else 0
+        if one <= self.lead and bool((steps == one).all()):
+            return self.newest[:, self.lead - one : self.lead - one + self.grid.size]
+        at = column - steps
+        return np.where(at < 0, -1, np.take_along_axis(self.newest, np.maximum(at, 0), axis=1))
+
+    def events(self, steps: Ints, seconds: float) -> tuple[Floats, Floats]:
+        """Return `change` as the count of events that a ratio is taken over.
 
         NaN where it has come to a halt: no event for `seconds` nor for three times the usual time between two.
         """
         growth, elapsed = self.change(steps)
         if len(self.times) == 0 or not self.whole:
-            return growth
-        newest = np.maximum(self.newest[:, self.lead :], 0)
-        idle = self.times[newest] - self.moved[newest]
+            return growth, elapsed
+        newest, until, _ = self.now
         with np.errstate(divide="ignore", invalid="ignore"):
-            pace = elapsed / growth
-        halted = idle > np.maximum(self.steps(seconds) * self.grid.step, 3.0 * pace)
-        return np.where(halted, np.nan, growth)
+            patience = np.maximum(self.steps(seconds) * self.grid.step, 3.0 * elapsed / growth)
+            halted = until - self.moved[newest] > patience
+        return np.where(halted, np.nan, growth), elapsed
 
     def history(self) -> Ints:
         """Return the widest width that the samples allow at each step, shape (grid.size,)."""
@@ -272,15 +296,6 @@ def combine(values: Floats, rows: Ints, size: int, how: Combine, stamps: Floats 
     else:
         result[ids] = _latest(values[order], None if stamps is None else stamps[order], starts)
     return result
-
-
-def _gaps(block: Block) -> Floats:
-    """Return the times between consecutive samples within series."""
-    gaps = np.diff(block.times)
-    inner = np.ones(len(gaps), dtype=bool)
-    ends = block.offsets[1:-1] - 1
-    inner[ends[(ends >= 0) & (ends < len(gaps))]] = False
-    return gaps[inner]
 
 
 def _without_resets(block: Block, rows: Ints) -> tuple[Floats, NDArray[np.bool_]]:

@@ -35,10 +35,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Material:
-    """All that was read: the blocks by number of the answer, why some are lacking, for each kind the reader of its
-    labels and the reading of each series (`codes`, by block and kind), and the entities that came of it."""
+    """All that was read: the blocks by number of the answer with the intervals of their series, why some are lacking,
+    for each kind the reader of its labels and the reading of each series (`codes`, by block and kind), and the
+    entities that came of it."""
 
     blocks: Mapping[int, Block]
+    intervals: Mapping[int, Floats]
     failed: Mapping[int, str]
     readers: Mapping[str, Reader]
     codes: Mapping[tuple[int, str], Ints]
@@ -132,7 +134,7 @@ class Bench:
         """Return a block on a grid."""
         key = (number, grid.size)
         if key not in self._raw:
-            self._raw[key] = Raw(self.material.blocks[number], grid)
+            self._raw[key] = Raw(self.material.blocks[number], self.material.intervals[number], grid)
         return self._raw[key]
 
     def _done(self, query: Query) -> None:

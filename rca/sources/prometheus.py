@@ -222,7 +222,7 @@ class PrometheusSource:
         Raises SourceError where the window lies outside of what the server holds: nothing can be said of such a time.
         """
         with PrometheusStore(self.server) as store:
-            snapshot = assemble(store, library, window, self.deployment)
+            snapshot = assemble(store, library.in_use(), window, self.deployment)
             if not snapshot.measurements:
                 _check_extent(store, window)
             return snapshot

@@ -90,7 +90,14 @@ def write(path: Path, snapshot: Snapshot, window: Window) -> None:
         for name, table in snapshot.tables.items()
     }
     about = About(
-        FORMAT, window, snapshot.step, tables, measurements, tuple(labels.seen), dict(snapshot.absent), snapshot.warnings
+        FORMAT,
+        window,
+        snapshot.step,
+        tables,
+        measurements,
+        tuple(labels.seen),
+        dict(snapshot.absent),
+        snapshot.warnings,
     )
     try:
         _save(path, msgspec.json.encode(about), matrices)

@@ -76,7 +76,7 @@ class ScenarioSource:
 
     def snapshot(self, library: Library, window: Window) -> Snapshot:
         """Read all that the library's signals ask for out of the simulated series."""
-        return assemble(ScenarioStore(self.world), library, window, self.deployment)
+        return assemble(ScenarioStore(self.world), library.in_use(), window, self.deployment)
 
 
 def _cut(metric: Metric, selector: Selector) -> Block:

@@ -1,0 +1,115 @@
+"""The two incidents, their sister and every decoy through a real Prometheus and the real command line.
+
+One server holds all scenarios, six hours apart, so that each has its own past.
+"""
+
+import json
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import servers
+
+from rca import openmetrics
+from rca.report import stamp
+from rca.sources.scenario import read, stage
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+INCIDENTS = ("cooling_fault", "silent_data_skew", "data_skew")
+DECOYS = ("hot_but_fine", "periodic_checkpoint", "warm_up", "exporter_gap", "idle_gpu", "power_cap_bit")
+EPOCH = 1_780_000_000.0
+APART = 6 * 3600.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, float]]]:
+    """Run a Prometheus that holds every scenario; yield its URL and the end of each."""
+    folder = tmp_path_factory.mktemp("incidents")
+    ends = {name: EPOCH + number * APART for number, name in enumerate(INCIDENTS + DECOYS)}
+
+    def fill(name: str) -> None:
+        written = folder / f"{name}.om"
+        with written.open("w", encoding="utf-8") as file:
+            file.writelines(openmetrics.lines(stage(SCENARIOS / f"{name}.yaml", ends[name])))
+        servers.backfill(written, folder / "data")
+        written.unlink()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(fill, ends))
+    with servers.prometheus(folder) as url:
+        yield url, ends
+
+
+def diagnose(cluster: tuple[str, dict[str, float]], name: str, *more: str) -> tuple[int, str]:
+    url, ends = cluster
+    command = [sys.executable, "-m", "rca.cli", "diagnose", "--prometheus", url, "--at", stamp(ends[name]), *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_an_incident_comes_out_right(cluster: tuple[str, dict[str, float]], name: str) -> None:
+    expect = read(SCENARIOS / f"{name}.yaml").expect
+    assert expect is not None
+    status, printed = diagnose(cluster, name, "-o", "json")
+    report = json.loads(printed)
+    assert (status, report["status"], report["symptom"]) == (10, "causes_found", expect.symptom)
+    first, wanted = report["causes"][0], expect.causes[0]
+    assert (first["cause"], first["entity"]["labels"]) == (wanted.cause, wanted.entity)
+    assert first["probability"] >= 0.8
+    layers = [link["layer"] for link in first["chain"][1:]]
+    assert layers == sorted(layers, key=["physical", "resource", "communication", "training"].index)
+    assert "loss_not_falling" in {one["rule"] for one in report["not_affected"]}
+    assert not [cause for cause in report["causes"][1:] if cause["probability"] >= 0.5]
+
+
+def test_rank_12_is_in_the_chain_of_the_slow_disk(cluster: tuple[str, dict[str, float]]) -> None:
+    report = json.loads(diagnose(cluster, "silent_data_skew", "-o", "json")[1])
+    chain = [link["entity"]["labels"] for link in report["causes"][0]["chain"]]
+    assert {"job": "llama-70b", "rank": "12"} in chain
+
+
+@pytest.mark.parametrize("name", DECOYS)
+def test_a_decoy_has_no_cause(cluster: tuple[str, dict[str, float]], name: str) -> None:
+    status, printed = diagnose(cluster, name, "-o", "json")
+    report = json.loads(printed)
+    assert (status, report["status"], report["causes"]) == (0, "healthy", [])
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_every_query_of_the_evidence_can_be_run_again(cluster: tuple[str, dict[str, float]], name: str) -> None:
+    """Ask the server itself: what it answers is what the report says."""
+    url, ends = cluster
+    report = json.loads(diagnose(cluster, name, "-o", "json")[1])
+    evidence = report["causes"][0]["evidence"]
+    assert len(evidence) >= 5
+    for one in evidence:
+        found = [float(series["value"][1]) for series in ask(url, one["query"], ends[name] - 60)]
+        assert found, one["query"]
+        assert float(np.median(found)) == pytest.approx(one["value"], rel=0.15, abs=1e-3), one
+
+
+def ask(url: str, query: str, time: float) -> list[dict[str, Any]]:
+    form = urllib.parse.urlencode({"query": query, "time": time}).encode()
+    with urllib.request.urlopen(f"{url}/api/v1/query", form, timeout=30) as answer:
+        result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    return result
+
+
+def test_text_names_the_gpu_in_its_first_line(cluster: tuple[str, dict[str, float]]) -> None:
+    status, printed = diagnose(cluster, "cooling_fault")
+    assert status == 10
+    assert printed.splitlines()[0].startswith("gpu_thermal_throttling on gpu node=node-07 gpu=1")
+
+
+def test_another_job_is_refused_with_the_jobs_that_exist(cluster: tuple[str, dict[str, float]]) -> None:
+    status, printed = diagnose(cluster, "cooling_fault", "--job", "llama-7b")
+    assert (status, printed) == (2, "")
