@@ -10,13 +10,13 @@ import numpy as np
 from rca.config import Settings, settle
 from rca.errors import SourceError, UsageError, suggestion
 from rca.library import Library, Source
-from rca.load import Changes, dcgm_aliases, load
+from rca.load import Changes, load
 from rca.model import Snapshot, Window
 from rca.sources import topology
-from rca.sources.assemble import Deployment, assemble
-from rca.sources.prometheus import PrometheusStore
+from rca.sources.assemble import Deployment
+from rca.sources.prometheus import PrometheusSource, PrometheusStore
 from rca.sources.recording import RecordingSource
-from rca.sources.scenario import ScenarioStore, stage
+from rca.sources.scenario import ScenarioSource
 from rca.times import parse_duration, parse_time, stamp
 
 Extent = Callable[[], tuple[float, float] | None]
@@ -58,23 +58,6 @@ class Opened:
     source: Source
     where: str
     extent: Extent
-
-
-@dataclass(frozen=True, eq=False)
-class StoreSource:
-    """A store, read as a deployment says, as a source; `now` is the store's present."""
-
-    store: PrometheusStore | ScenarioStore
-    deployment: Deployment
-    now: Callable[[], float]
-
-    def latest(self) -> float:
-        """Return the store's present, in unix seconds."""
-        return self.now()
-
-    def snapshot(self, library: Library, window: Window) -> Snapshot:
-        """Read all that the library's signals ask for."""
-        return assemble(self.store, library, window, self.deployment)
 
 
 def look(given: Inputs, environment: Mapping[str, str], step: Callable[[str], None]) -> Sight:
@@ -130,17 +113,12 @@ def opened(given: Inputs, settings: Settings) -> Iterator[Opened]:
         recording = RecordingSource(given.recording)
         yield Opened(recording, str(given.recording), lambda: None)
     elif given.scenario is not None:
-        world = stage(given.scenario)
-        deployment = Deployment(_topology(given.topology), dcgm_aliases(folders(settings)[0]))
-        source = StoreSource(ScenarioStore(world), deployment, lambda: world.end)
-        yield Opened(source, str(given.scenario), lambda: (world.epoch, world.end))
+        scenario = ScenarioSource(given.scenario, Deployment(_topology(given.topology)))
+        yield Opened(scenario, str(given.scenario), lambda: (scenario.world.epoch, scenario.world.end))
     elif settings.prometheus.url:
-        deployment = Deployment(
-            _topology(Path(settings.topology) if settings.topology else None), dcgm_aliases(folders(settings)[0])
-        )
+        deployment = Deployment(_topology(Path(settings.topology) if settings.topology else None))
         with PrometheusStore(settings.prometheus) as store:
-            served = StoreSource(store, deployment, store.now)
-            yield Opened(served, store.site.url, lambda: store.extent(store.now()))
+            yield Opened(PrometheusSource(store, deployment), store.site.url, lambda: store.extent(store.now()))
     else:
         raise UsageError("no source: give --prometheus URL, --scenario FILE or --recording FILE")
 

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from rca.detectors import All, Any, Condition, Detector, Not, Number, leaves, named
+from rca.detectors import All, Any, Condition, Leaf, Not, Number, leaves, named
 from rca.model import Duration, Layer, Share, Snapshot, Symptom, Window, seconds
 
 Role = Literal["root", "symptom"]
@@ -219,12 +219,17 @@ class Override(Written, frozen=True, kw_only=True):
 
 
 class Library(msgspec.Struct, frozen=True, kw_only=True):
-    """All signals, entities and rules, cross-checked. `digest` is `sha256:` of the files it was loaded from."""
+    """All signals, entities and rules, cross-checked.
+
+    `aliases` holds the other spellings of a metric name, nearest first, each with the factor of its unit: one unit of
+    the name is so many of the other's. `digest` is `sha256:` of the files it was loaded from.
+    """
 
     signals: dict[str, Signal]
     entities: Entities
     rules: dict[str, Rule]
     overrides: tuple[Override, ...] = ()
+    aliases: dict[str, tuple[tuple[str, float], ...]] = {}
     digest: str = ""
 
     def in_use(self) -> "Library":
@@ -244,7 +249,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
                 waiting += signal.derived.inputs() if signal.derived is not None else ()
         return msgspec.structs.replace(self, signals={name: found[name] for name in sorted(found)})
 
-    def conditions(self, rule: Rule) -> Iterator[Detector]:
+    def conditions(self, rule: Rule) -> Iterator[Leaf]:
         """Yield every leaf condition of a rule, `narrow` included."""
         yield from leaves(rule.when)
         if rule.narrow is not None:

@@ -87,6 +87,7 @@ def survey(rules: Path | None = None, extra: Sequence[Path] = (), changes: Chang
         signals=dict(sorted(found.signals.items())),
         entities=found.entities,
         rules=dict(sorted(found.rules.items())),
+        aliases=_aliases(folders[0], found),
         digest=_digest(folders, found),
     )
     changes = changes or Changes()
@@ -308,6 +309,14 @@ def _files(folder: Path) -> list[Path]:
         if (path.is_file() or (path.is_symlink() and not path.is_dir()))
         and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
     )
+
+
+def _aliases(folder: Path, found: _Found) -> dict[str, tuple[tuple[str, float], ...]]:
+    try:
+        return dict(dcgm_aliases(folder))
+    except ProblemsError as error:
+        found.problems.extend(error.problems)
+        return {}
 
 
 def _digest(folders: Sequence[Path], found: _Found) -> str:

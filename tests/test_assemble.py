@@ -2,6 +2,7 @@
 
 import csv
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,7 @@ from small_library import NODE, library, one, read, signal
 from rca import load, promql
 from rca.detectors import AboveBaseline
 from rca.errors import ProblemsError
-from rca.library import Codes, Derived, Rule
-from rca.sources.assemble import Deployment
+from rca.library import Codes, Derived, Library, Rule, Signal
 from rca.sources.series import Block
 
 TEMP = signal("node", "temp")
@@ -277,6 +277,12 @@ def test_the_stores_warnings_are_passed_on() -> None:
 
 
 ALIASES = load.dcgm_aliases()
+
+
+def aliased(aliases: dict[str, tuple[tuple[str, float], ...]], **signals: Signal) -> Library:
+    return msgspec.structs.replace(library(**signals), aliases=aliases)
+
+
 CLOCK, HERTZ = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_SM_CLOCK_HERTZ"
 
 
@@ -286,7 +292,7 @@ def test_old_and_new_dcgm_names_are_one_metric_in_one_unit() -> None:
         series(HERTZ, {"hostname": "n1", "gpu": "0"}, ticks(1.5e9)),
     ]
     store = MemoryStore(held)
-    snapshot = read(store, library(x=signal("gpu", CLOCK, valid=(1.0, 1e4))), deployment=Deployment(aliases=ALIASES))
+    snapshot = read(store, aliased(ALIASES, x=signal("gpu", CLOCK, valid=(1.0, 1e4))))
     assert one(snapshot).window[:, 0].tolist() == [1400.0, 1500.0]
     assert [selector.names for selector in store.asked] == [(CLOCK, HERTZ)]
     assert one(snapshot).origin == [{"Hostname": "n0", "gpu": "0"}, {"hostname": "n1", "gpu": "0"}]
@@ -294,7 +300,7 @@ def test_old_and_new_dcgm_names_are_one_metric_in_one_unit() -> None:
 
 def test_the_query_is_spelled_as_the_server_has_it() -> None:
     held = [series(HERTZ, {"hostname": "n1", "gpu": "0"}, ticks(1.5e9))]
-    found = one(read(MemoryStore(held), library(x=signal("gpu", CLOCK)), deployment=Deployment(aliases=ALIASES)))
+    found = one(read(MemoryStore(held), aliased(ALIASES, x=signal("gpu", CLOCK))))
     assert found.query == f"({HERTZ} / 1000000)"
     assert np.allclose(found.window, 1500.0)
 
@@ -306,7 +312,7 @@ def test_a_name_with_several_other_spellings() -> None:
         series("c", {"instance": "n1"}, ticks(30.0)),
         series("a", {"instance": "n2"}, ticks(30.0)),
     ]
-    found = one(read(MemoryStore(held), library(x=signal("node", "a")), deployment=Deployment(aliases=aliases)))
+    found = one(read(MemoryStore(held), aliased(aliases, x=signal("node", "a"))))
     assert found.window[:, 0].tolist() == [3.0, 60.0, 30.0]
 
 

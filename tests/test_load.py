@@ -217,6 +217,9 @@ def test_tables_that_are_broken_or_missing(folder):
     write(folder, "tables/dcgm_aliases.csv", "# c\nold_name,new_name,new_per_old_factor\na,b,1\n\nc,d,much\n")
     with pytest.raises(ProblemsError, match=r"dcgm_aliases.csv:5: needs old_name, new_name and a number"):
         dcgm_aliases(folder)
+    assert said(folder) == [
+        "rules/tables/dcgm_aliases.csv:5: needs old_name, new_name and a number as new_per_old_factor"
+    ]
     with pytest.raises(ProblemsError, match="cannot be read"):
         list(table(folder / "tables/none.csv"))
 

@@ -8,10 +8,9 @@ import pytest
 from readings import TAIL, cycles, gauge, growth, per_step, phase, rate, rows, wait
 
 from rca.errors import ProblemsError, SourceError
-from rca.load import dcgm_aliases, load
+from rca.load import load
 from rca.model import Window
 from rca.physics.world import World
-from rca.sources.assemble import Deployment
 from rca.sources.scenario import ScenarioSource, ScenarioStore, read, stage
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -115,7 +114,7 @@ def test_the_busy_ones_clock_below_their_boosting_peers() -> None:
 
 # -------------------------------------------------------------------------------------------------------- as a source
 def test_a_scenario_is_a_source() -> None:
-    source = ScenarioSource(SCENARIOS / "cooling_fault.yaml", Deployment(aliases=dcgm_aliases(None)))
+    source = ScenarioSource(SCENARIOS / "cooling_fault.yaml")
     end = source.latest()
     seen = source.snapshot(load(), Window(end - 900.0, end, 3600.0))
     gpus = seen.tables["gpu"]

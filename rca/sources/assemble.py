@@ -14,7 +14,7 @@ import numpy as np
 from rca.errors import SourceError
 from rca.library import Entities, Library
 from rca.model import Measurement, Snapshot, Window
-from rca.sources.asking import HOSTS, UPLINKS, Aliases, Answered, Questions, answers, questions
+from rca.sources.asking import HOSTS, UPLINKS, Answered, Questions, answers, questions
 from rca.sources.derive import derive
 from rca.sources.grid import Grid, Ints, clean, common_step, intervals, usual
 from rca.sources.identity import Reader, natural, rewritten
@@ -30,11 +30,9 @@ _EXPORTED_ONCE = ("gpu", "node", "nic", "rank")
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a deployment says of itself: its topology, other spellings of metrics (name -> (other name, its units per
-    unit of ours)), and the grid step in seconds where it is not to follow the samples."""
+    """What a deployment says of itself: its topology, and the grid step in seconds where it is not to follow the samples."""
 
     topology: Topology = field(default_factory=Topology)
-    aliases: Aliases = field(default_factory=dict)
     step: float | None = None
 
 
@@ -45,7 +43,7 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     """
     deployment = deployment or Deployment()
     names = store.names(window.start - window.baseline, window.end)
-    asked = questions(library, names, window, deployment.aliases)
+    asked = questions(library, names, window, library.aliases)
     answered = dict(answers(store, asked, window.end))
     times = choose_times(asked, answered, window, deployment.step)
     served, failed, warnings = _served(store, asked, times)

@@ -339,7 +339,9 @@ def _check_files(server: config.Server) -> None:
         except ssl.SSLError as error:
             raise ProblemsError((Problem(path, f"must hold {what}, {_words(error)}"),)) from error
         except OSError as error:
-            raise ProblemsError((Problem(path, f"cannot be read, {(error.strerror or str(error)).lower()}"),)) from error
+            raise ProblemsError(
+                (Problem(path, f"cannot be read, {(error.strerror or str(error)).lower()}"),)
+            ) from error
 
 
 def asked(request: requests.PreparedRequest) -> str:

@@ -24,7 +24,6 @@ from rca.model import Floats, Snapshot, Window
 from rca.sources import http, matrix
 from rca.sources.assemble import Deployment, assemble
 from rca.sources.series import Block, Matcher, Selector
-from rca.times import stamp
 
 T = TypeVar("T")
 MAX_POINTS = 11_000
@@ -205,40 +204,19 @@ class PrometheusStore:
 
 
 class PrometheusSource:
-    """A server as a source: every question to it has a deadline of its own."""
+    """An open store of a server as a source."""
 
-    def __init__(self, server: config.Server, deployment: Deployment | None = None) -> None:
-        self.server = server
+    def __init__(self, store: PrometheusStore, deployment: Deployment | None = None) -> None:
+        self.store = store
         self.deployment = deployment
 
     def latest(self) -> float:
         """Return the server's clock."""
-        with PrometheusStore(self.server) as store:
-            return store.now()
+        return self.store.now()
 
     def snapshot(self, library: Library, window: Window) -> Snapshot:
-        """Read all that the library's signals ask for.
-
-        Raises SourceError where the window lies outside of what the server holds: nothing can be said of such a time.
-        """
-        with PrometheusStore(self.server) as store:
-            snapshot = assemble(store, library.in_use(), window, self.deployment)
-            if not snapshot.measurements:
-                _check_extent(store, window)
-            return snapshot
-
-
-def _check_extent(store: PrometheusStore, window: Window) -> None:
-    """Raise SourceError where the server has no samples at all in a window, and say where it has some."""
-    if store.names(window.start, window.end):
-        return
-    extent = store.extent(store.now())
-    known = "choose another --at" if extent is None else f"it holds {stamp(extent[0])} to {stamp(extent[1])}"
-    if extent is None and not store.names(0.0, window.end):
-        known = "does it scrape anything"
-    raise SourceError(
-        f"{store.site.url}: no samples between {stamp(window.start)} and {stamp(window.end)}, {known}"
-    )
+        """Read all that the library's rules ask for."""
+        return assemble(self.store, library.in_use(), window, self.deployment)
 
 
 def _edge(empty: Callable[[float], bool], full: float) -> float:
