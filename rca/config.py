@@ -145,7 +145,9 @@ def settle(path: Path | None, environ: Mapping[str, str], flags: Given) -> Setti
     """
     settings = from_file(path) if path is not None else Settings()
     variables = {variable(key): key for key in keys()}
-    from_environ = [(variables[name], text, name) for name, text in sorted(environ.items()) if name in variables and text]
+    from_environ = [
+        (variables[name], text, name) for name, text in sorted(environ.items()) if name in variables and text
+    ]
     from_flags = [(key, value, flag(key)) for key, value in flags.items()]
     return replaced(settings, from_environ + from_flags)
 
@@ -176,7 +178,9 @@ def _paths(struct: Server | Settings) -> Iterator[tuple[str, str]]:
 def keys() -> tuple[str, ...]:
     """Return the dotted keys that the environment and flags may set: all but tables, which belong into the file."""
     inner = [f"prometheus.{name}" for name in Server.__struct_fields__]
-    outer = [name for name in Settings.__struct_fields__ if name not in {"prometheus", "labels", "signals", "overrides"}]
+    outer = [
+        name for name in Settings.__struct_fields__ if name not in {"prometheus", "labels", "signals", "overrides"}
+    ]
     return (*inner, *outer)
 
 

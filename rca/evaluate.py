@@ -384,7 +384,9 @@ def _hold(state: States, length: int) -> tuple[States, Indices, Indices]:
     last_seen = width - 1 - np.argmax((part != 0)[:, ::-1], axis=1)
     last_held = np.where(held.any(axis=1), width - 1 - np.argmax(held[:, ::-1], axis=1), -width * 4)
     active = last_seen - last_held < 2 * length
-    broken = _trailing(~held & (seen * 2 >= length), length) >= length
+    broken = (
+        _trailing(~held & (seen * 2 >= length), length + 1) > length
+    )  # one odd sample leaves `length` columns unheld
     column = np.arange(width)
     last_break = np.where(broken & (column <= last_held[:, None]), column, -1).max(axis=1)
     inside = held & (column > last_break[:, None])

@@ -20,15 +20,23 @@ _AGGREGATION = {
 
 
 class Numbers:
-    """Reads the numbers of one judged snapshot."""
+    """Reads the numbers of one judged snapshot; what many causes share is read and written once."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._look = graph.look
         self._rules = graph.look.library.rules
+        self._readings: dict[tuple[str, int], list[Reading]] = {}
+        self._queries: dict[tuple[str, bytes], str] = {}
+        self._evidence: dict[tuple[str, int], list[Evidence]] = {}
 
     def readings(self, rule: str, row: int) -> list[Reading]:
         """Return what the true conditions of a finding read, its measure first."""
+        if (rule, row) not in self._readings:
+            self._readings[rule, row] = self._read(rule, row)
+        return self._readings[rule, row]
+
+    def _read(self, rule: str, row: int) -> list[Reading]:
         wanted = measured(self._rules[rule])
         found = list(self._look.readings(self._graph.judged[rule], row))
         unique = {(one.leaf.signal, one.leaf.__class__): one for one in reversed(found) if math.isfinite(one.value)}
@@ -36,7 +44,9 @@ class Numbers:
 
     def evidence(self, rule: str, row: int) -> list[Evidence]:
         """Return the numbers behind a finding, with the queries that show them."""
-        return [self.shown(reading) for reading in self.readings(rule, row)]
+        if (rule, row) not in self._evidence:
+            self._evidence[rule, row] = [self.shown(reading) for reading in self.readings(rule, row)]
+        return self._evidence[rule, row]
 
     def shown(self, reading: Reading) -> Evidence:
         """Write a reading as evidence."""
@@ -90,6 +100,12 @@ class Numbers:
         A signal made of others is spelt out; of a maximum or minimum the one member that decides is shown. Of many
         entities at once the members are shown as they are: their series carry no label to gather them by.
         """
+        key = (signal, rows.tobytes())
+        if key not in self._queries:
+            self._queries[key] = self._written(signal, rows)
+        return self._queries[key]
+
+    def _written(self, signal: str, rows: Indices) -> str:
         derived = self._look.library.signals[signal].derived
         if derived is None:
             measurement = self._look.snapshot.measurements[signal]
@@ -151,12 +167,12 @@ class Numbers:
 
 def _common(origin: Sequence[Mapping[str, str]], rows: Indices) -> dict[str, str]:
     """Return the labels that the sources of these rows share."""
-    known = [origin[int(row)] for row in rows if row < len(origin) and origin[int(row)]]
-    if not known:
-        return {}
-    shared = set(known[0].items())
-    for labels in known[1:]:
-        shared &= set(labels.items())
+    known = (origin[int(row)] for row in rows if row < len(origin) and origin[int(row)])
+    shared = set(next(known, {}).items())
+    for labels in known:
+        shared &= labels.items()
+        if not shared:
+            break
     return dict(sorted(shared))
 
 

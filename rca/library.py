@@ -194,8 +194,22 @@ class Rule(Written, frozen=True, kw_only=True):
     source: str = ""
 
 
+def fits(key: str, leaf: Leaf) -> bool:
+    """Say whether a key of an override, `signal.field` or `signal.is.field`, names a condition.
+
+    >>> from rca.detectors import Above
+    >>> fits("heat.limit", Above(signal="heat", limit=90)), fits("heat.below.limit", Above(signal="heat", limit=90))
+    (True, False)
+    """
+    path = key.split(".")
+    return path[0] == leaf.signal and (len(path) == 2 or path[1:-1] == [str(leaf.__struct_config__.tag)])
+
+
 class Override(Written, frozen=True, kw_only=True):
-    """A deployment's change of a rule's numbers where entity labels match (`signal.field`, or `for`)."""
+    """A deployment's change of a rule's numbers where entity labels match.
+
+    The keys of `set` are `for`, `signal.field`, or `signal.is.field` where a rule has several conditions on a signal.
+    """
 
     rule: str
     match: dict[str, str] = {}
@@ -211,10 +225,11 @@ class Override(Written, frozen=True, kw_only=True):
             return msgspec.structs.replace(condition, of=tuple(self._changed(part) for part in condition.of))
         if isinstance(condition, Not):
             return msgspec.structs.replace(condition, of=self._changed(condition.of))
-        named = {
-            key.rpartition(".")[2]: value for key, value in self.set.items() if key.startswith(f"{condition.signal}.")
+        fields = {
+            key.rpartition(".")[2]: value
+            for key, value in self.set.items()
+            if fits(key, condition) and key.rpartition(".")[2] in condition.__struct_fields__
         }
-        fields = {name: value for name, value in named.items() if name in condition.__struct_fields__}
         return msgspec.structs.replace(condition, **fields)
 
 

@@ -13,22 +13,11 @@ import networkx as nx
 from rca import detectors, promql
 from rca.detectors import Condition, Detector, Leaf
 from rca.errors import Problem, suggestion
-from rca.library import Derived, Effect, Entities, Library, Override, Rule, Signal, seconds
+from rca.library import Derived, Effect, Entities, Library, Override, Rule, Signal, fits, seconds
 from rca.model import LAYERS
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?%?")
 _SETTABLE = frozenset({"limit", "clear", "by", "at_least", "z", "sigma", "factor", "least"})
-_RANK = frozenset({"job", "rank", "node", "gpu", "local_rank", "tp", "pp", "dp", "cp", "ep", "rack", "rail"})
-_COLUMNS: Mapping[str, frozenset[str]] = {
-    "gpu": _RANK | {"model", "uuid"},
-    "rank": _RANK,
-    "nic": _RANK | {"leaf"},
-    "cell": frozenset({"node"}),
-    "node": frozenset({"job", "rack"}),
-    "mount": frozenset({"job", "rack"}),
-    "group": frozenset({"tp", "pp", "dp", "cp", "ep"}),
-}
-"""What is known of an entity beyond its own labels: where it stands in the job, the rack and the network."""
 
 
 class Places(dict[tuple[str | int, ...], str]):
@@ -110,7 +99,8 @@ def leaves(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], Leaf]]:
 
 def columns(kind: str, entities: Entities) -> frozenset[str]:
     """Return the labels that are known of every entity of a kind, its own and those of where it stands."""
-    return frozenset(entities.kinds[kind].labels) | _COLUMNS.get(kind, frozenset())
+    described = entities.kinds[kind]
+    return frozenset(described.labels) | frozenset(described.columns)
 
 
 def is_finer(kind: str, than: str, entities: Entities) -> bool:
@@ -324,8 +314,8 @@ def _settings(override: Override, rule: Rule, library: Library) -> Iterator[str]
     """Say of each setting of an override why it does not fit the rule."""
     found = [leaf for _, leaf in walk(rule.when, ())]
     for key, value in override.set.items():
-        signal, _, field = key.rpartition(".")
-        fitting = [leaf for leaf in found if leaf.signal == signal and field in _settable(leaf)]
+        field = key.rpartition(".")[2]
+        fitting = [leaf for leaf in found if fits(key, leaf) and field in _settable(leaf)]
         if key == "for" or field == "least":
             wanted = "" if _is_duration(value) else "a duration, for example 5m"
         elif field in {"z", "sigma", "factor"}:
@@ -337,7 +327,9 @@ def _settings(override: Override, rule: Rule, library: Library) -> Iterator[str]
             known = {f"{leaf.signal}.{name}" for leaf in found for name in _settable(leaf)}
             yield f"rule '{rule.id}' has no '{key}' to override{suggestion(key, known | {'for'})}"
         elif len(fitting) > 1:
-            yield f"'{key}' is ambiguous, rule '{rule.id}' has it {len(fitting)} times"
+            exact = sorted({f"{leaf.signal}.{leaf.__struct_config__.tag}.{field}" for leaf in fitting})
+            hint = f", write {' or '.join(exact)}" if len(exact) == len(fitting) else ""
+            yield f"'{key}' is ambiguous, rule '{rule.id}' has it {len(fitting)} times{hint}"
         elif wanted:
             yield f"'{key}' must be {wanted}, found '{value}'"
 

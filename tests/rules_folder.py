@@ -4,8 +4,8 @@ from pathlib import Path
 
 ENTITIES = """\
 kinds:
-  gpu: {labels: [node, gpu], summary: a GPU}
-  rank: {labels: [job, rank], summary: a process}
+  gpu: {labels: [node, gpu], columns: [job, rank, model, tp, pp, dp], summary: a GPU}
+  rank: {labels: [job, rank], columns: [node, gpu, tp, pp, dp], summary: a process}
   job: {labels: [job], summary: a job}
 relations:
   job: {labels: [job], summary: the same job}

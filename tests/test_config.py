@@ -67,7 +67,13 @@ def test_nothing_given_gives_the_defaults():
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
     path = write(tmp_path, "window: 1m\nbaseline: 2m\ninterval: 3m\ndisable: [a]\n")
-    environ = {"RCA_BASELINE": "20m", "RCA_INTERVAL": "30m", "RCA_DISABLE": "b, c", "PATH": "/bin", "RCA_PORT": "tcp://x"}
+    environ = {
+        "RCA_BASELINE": "20m",
+        "RCA_INTERVAL": "30m",
+        "RCA_DISABLE": "b, c",
+        "PATH": "/bin",
+        "RCA_PORT": "tcp://x",
+    }
     settings = settle(path, environ, {"interval": "300m"})
     assert (settings.window, settings.baseline, settings.interval) == ("1m", "20m", "300m")
     assert settings.disable == ("b", "c")
@@ -165,7 +171,9 @@ def test_a_url_that_cannot_be_a_base_says_what_would_be_right(url, right):
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://h", "https://h:1/a/b/", "http://[::1]:9090", "http://u:p@h", "http://10.0.0.1"])
+@pytest.mark.parametrize(
+    "url", ["http://h", "https://h:1/a/b/", "http://[::1]:9090", "http://u:p@h", "http://10.0.0.1"]
+)
 def test_a_base_url_passes(url):
     check_url(url)
 

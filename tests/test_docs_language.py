@@ -12,10 +12,13 @@ import pytest
 from rca import config, detectors, library, promql
 from rca.diagnose import diagnose
 from rca.errors import Problem, ProblemsError
-from rca.inputs import Inputs, changes, look
+from rca.inputs import changes
 from rca.load import check, dcgm_aliases, load, metric_types
+from rca.model import Window
 from rca.physics import written
 from rca.sources import scenario, topology
+from rca.sources.assemble import assemble
+from rca.sources.scenario import ScenarioSource, ScenarioStore
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -280,8 +283,10 @@ def test_a_runbook_tells_what_the_rule_is_confused_with(rule):
 # ----------------------------------------------------------------------------------------------------- worked example
 @cache
 def hot_gpu():
-    """Look at the incident that the concepts tell of."""
-    return look(Inputs(scenario=ROOT / "scenarios" / "thermal_tp8.yaml"), {}, lambda _: None)
+    """Look at the incident that the concepts tell of, at every signal there is."""
+    source = ScenarioSource(ROOT / "scenarios" / "thermal_tp8.yaml")
+    end = source.latest()
+    return load(), assemble(ScenarioStore(source.world), load(), Window(end - 900, end))
 
 
 def worked() -> list[tuple[str, list[float]]]:
@@ -294,8 +299,8 @@ def worked() -> list[tuple[str, list[float]]]:
 
 @pytest.mark.parametrize(("signal", "told"), worked(), ids=lambda one: one if isinstance(one, str) else "")
 def test_the_worked_example_shows_what_the_simulation_does(signal, told):
-    snapshot = hot_gpu().snapshot
-    columns = snapshot.tables[hot_gpu().library.signals[signal].entity].columns
+    rules, snapshot = hot_gpu()
+    columns = snapshot.tables[rules.signals[signal].entity].columns
     seen = []
     for node, gpu in (("node-17", "3"), ("node-17", "4"), ("node-02", "3")):
         (row,) = np.flatnonzero((columns["node"] == node) & (columns["gpu"] == gpu))
@@ -305,12 +310,12 @@ def test_the_worked_example_shows_what_the_simulation_does(signal, told):
 
 
 def test_the_worked_example_comes_out_as_told():
-    cause = diagnose(hot_gpu().library, hot_gpu().snapshot).causes[0]
+    cause = diagnose(*hot_gpu()).causes[0]
     assert (cause.cause, cause.entity.labels) == ("gpu_thermal_throttling", {"node": "node-17", "gpu": "3"})
     told = re.search(r"the report says (\d+) %", section("concepts.md", "Probability"))
     assert told
     assert round(100 * cause.probability) == int(told[1])
-    rule, effect = (hot_gpu().library.rules[name] for name in ("gpu_thermal_throttling", "slow_cell"))
+    rule, effect = (hot_gpu()[0].rules[name] for name in ("gpu_thermal_throttling", "slow_cell"))
     edge = next(edge for edge in rule.causes if edge.effect == "slow_cell")
     assert f"{rule.prior['slow_onset']:g} / 256 / {rule.leak:g}" in section("concepts.md", "Probability")
     assert f"strength {edge.strength:g} and leak {effect.leak:g}" in section("concepts.md", "Probability")

@@ -104,7 +104,10 @@ def fail(url: str, seconds: str = "5s", **changes: object) -> str:
         (lambda r: r.reply(200, answer([], "vector")), "answers with a vector where a matrix belongs"),
         (lambda r: r.reply(200, answer([1, "2"], "scalar")), "JSON, but not of the Prometheus API"),
         (lambda r: r.reply(200, answer([{"metric": {}, "values": [[1, "one"]]}])), "the answer is not JSON"),
-        (lambda r: r.reply(200, answer([{"metric": {}, "values": [[1, "1", 2]]}])), "samples of the answer are damaged"),
+        (
+            lambda r: r.reply(200, answer([{"metric": {}, "values": [[1, "1", 2]]}])),
+            "samples of the answer are damaged",
+        ),
         (lambda r: r.reply(200, GOOD, Content_Encoding="gzip"), "the answer broke off or is damaged"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
@@ -160,7 +163,9 @@ def drip_headers(request: servers.Request) -> None:
         request.wait(0.05)
 
 
-@pytest.mark.parametrize("answers", [lambda r: r.wait(30), drip, drip_headers], ids=["silent", "drips", "drips headers"])
+@pytest.mark.parametrize(
+    "answers", [lambda r: r.wait(30), drip, drip_headers], ids=["silent", "drips", "drips headers"]
+)
 def test_a_server_that_never_ends_its_answer_holds_nobody_up(answers):
     with servers.serving(answers) as server:
         before = time.monotonic()
@@ -233,7 +238,9 @@ def test_credentials_and_headers_go_with_every_request_and_into_no_message(tmp_p
     (tmp_path / "token").write_text("secret\n")
 
     def labels(request: servers.Request) -> None:
-        body = GOOD if request.command == "POST" else b'{"status":"success","data":["up"],"warnings":["one store down"]}'
+        body = (
+            GOOD if request.command == "POST" else b'{"status":"success","data":["up"],"warnings":["one store down"]}'
+        )
         request.reply(200, body)
 
     login = Server(url="", bearer_token_file=str(tmp_path / "token"), headers={"X-Scope-OrgID": "team"})

@@ -309,7 +309,7 @@ def test_latest_is_the_servers_clock(source):
 
 @pytest.mark.parametrize("start", [START - 1e6, START + 1e6], ids=["before", "after"])
 def test_a_window_without_any_sample_says_where_there_are_some(fleet, start):
-    with pytest.raises(UsageError, match="no samples between .* there are some from 2023-11-14T22:13:2"):
+    with pytest.raises(UsageError, match=r"no samples between .* there are some from 2023-11-14T22:13:2"):
         seen(fleet, Window(start, start + 900))
 
 
