@@ -329,6 +329,12 @@ class Not(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is
     of: "Condition"
 
 
+class Unless(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is", tag="unless"):
+    """True except where the part is true: excludes what is known to be something else, and needs no data to hold."""
+
+    of: "Condition"
+
+
 Leaf = (
     Above
     | Below
@@ -365,6 +371,7 @@ Condition = Union[  # noqa: UP007 - msgspec resolves the forward references by t
     All,
     Any,
     Not,
+    Unless,
 ]
 
 
@@ -373,7 +380,7 @@ def leaves(condition: Condition) -> Iterator[Leaf]:
     if isinstance(condition, All | Any):
         for part in condition.of:
             yield from leaves(part)
-    elif isinstance(condition, Not):
+    elif isinstance(condition, Not | Unless):
         yield from leaves(condition.of)
     else:
         yield condition

@@ -23,6 +23,7 @@ from rca.detectors import (
     Score,
     Set,
     States,
+    Unless,
     View,
     leaves,
     named,
@@ -135,6 +136,8 @@ class Look:
             return functools.reduce(combine, [self.states(part, kind) for part in condition.of])
         if isinstance(condition, Not):
             return -self.states(condition.of, kind)
+        if isinstance(condition, Unless):
+            return _unless(self.states(condition.of, kind))
         return self._leaf(condition, kind)
 
     def _leaf(self, leaf: Leaf, kind: str) -> States:
@@ -259,8 +262,9 @@ class Look:
         self, condition: Condition, place: tuple[str, int, slice], wanted: int, *, denied: bool
     ) -> Iterator[tuple[Leaf, bool]]:
         """Yield the leaves that decide a condition, and whether they stand under `not`."""
-        if isinstance(condition, Not):
-            yield from self._deciding(condition.of, place, -wanted, denied=not denied)
+        if isinstance(condition, Not | Unless):
+            if self._said(condition.of, place) == -wanted:
+                yield from self._deciding(condition.of, place, -wanted, denied=not denied)
         elif isinstance(condition, All | Any):
             for part in condition.of:
                 if self._said(part, place) == wanted:
@@ -278,6 +282,8 @@ class Look:
         """Return the state of a condition on one entity over some columns, as `states` has it for all."""
         if isinstance(condition, Not):
             return -self._stretch(condition.of, place)
+        if isinstance(condition, Unless):
+            return _unless(self._stretch(condition.of, place))
         if isinstance(condition, All | Any):
             combine = np.minimum if isinstance(condition, All) else np.maximum
             return np.asarray(functools.reduce(combine, [self._stretch(part, place) for part in condition.of]))
@@ -321,6 +327,15 @@ def median(values: Floats) -> float:
     ordered = np.sort(values)
     count = int(np.searchsorted(ordered, np.inf, side="right"))
     return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2.0 if count else float("nan")
+
+
+def _unless(state: States) -> States:
+    """Return what is not known to be true.
+
+    >>> _unless(np.array([1, 0, -1], dtype=np.int8))
+    array([-1,  1,  1], dtype=int8)
+    """
+    return np.where(state == 1, -1, 1).astype(np.int8)
 
 
 def _counted(state: States, index: Indices, count: int, at_least: Number) -> States:

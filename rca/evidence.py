@@ -129,7 +129,7 @@ class Numbers:
             if not np.isnan(levels).all():
                 members = members[[int((np.nanargmax if derived.by == "max" else np.nanargmin)(levels))]]
         inner = self.query(derived.of, members)
-        if len(members) < 2 or len(rows) > 1 or not inner:
+        if len(rows) > 1 or not inner:
             return inner
         return f"{_AGGREGATION[derived.by or 'max']}{inner})"
 

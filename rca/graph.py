@@ -14,7 +14,7 @@ import numpy as np
 
 from rca.detectors import leaves
 from rca.evaluate import Judgement, Look, median
-from rca.library import Effect, Library, Rule, seconds
+from rca.library import Effect, Gain, Library, Rule, seconds
 from rca.model import Symptom
 from rca.peers import Indices
 
@@ -230,12 +230,23 @@ class Graph:
 
     def _expected(self, rule: Rule, rows: Indices, effect: Effect) -> float | None:
         """Return the size that an effect should have, after the dose at its causes; None where that is not known."""
-        if effect.gain is None:
+        gain = effect.gain
+        if gain is None:
             return None
-        doses = [self.dose(rule.id, int(row), effect.gain.of) for row in rows[:64]]
-        known = [dose.absolute if self._absolute(effect) else dose.relative for dose in doses if dose is not None]
-        known = [size for size in known if math.isfinite(size)]
-        return effect.gain.factor * max(known) if known else None
+        doses = [(self.dose(rule.id, int(row), gain.of), self._busy(rule, int(row), gain)) for row in rows[:64]]
+        absolute = self._absolute(effect)
+        sizes = [(one.absolute if absolute else one.relative) / busy for one, busy in doses if one is not None]
+        known = [size for size in sizes if math.isfinite(size)]
+        return gain.factor * max(known) if known else None
+
+    def _busy(self, rule: Rule, row: int, gain: Gain) -> float:
+        """Return the share of the time in which a dose shows, 1 where that is not known."""
+        values = None if gain.over is None else self.look.values(gain.over, rule.entity)
+        if values is None:
+            return 1.0
+        judged = self.judged[rule.id]
+        share = median(values[row, int(judged.first[row]) : int(judged.recent[row]) + 1])
+        return min(max(share, 0.1), 1.0) if math.isfinite(share) else 1.0
 
     def _absolute(self, effect: Effect) -> bool:
         """Say whether an edge's doses are compared in seconds."""

@@ -77,6 +77,7 @@ class Contest:
     def __init__(self, graph: Graph, classes: Mapping[int, tuple[Symptom, tuple[str, ...]]]) -> None:
         self._graph = graph
         self._look = graph.look
+        self._rules = graph.look.library.rules
         self._classes = classes
         self._accusing = accusing(graph.look.library)
         self.candidates = graph.candidates()
@@ -98,10 +99,20 @@ class Contest:
     def _prior(self, candidate: Candidate) -> float:
         """Return the log prior of a candidate, of the symptom class that it explains and its share of the entities."""
         rule = candidate.rule
-        explained = self.jobs_of(candidate)
-        symptom: Symptom = self._classes[explained[0]][0] if explained else "none"
+        symptom = self._symptom(candidate)
         smallest = min(rule.prior.values(), default=1e-3) * UNLISTED
         return math.log(rule.prior.get(symptom, smallest) / self._population(candidate.kind, candidate.place))
+
+    def _symptom(self, candidate: Candidate) -> Symptom:
+        """Return the symptom class that a candidate is weighed in: that of the ill job which it explains, or on which
+        it shows an effect that wants a cause (a lesser fault beside a greater one)."""
+        jobs = self.jobs_of(candidate) or [
+            job
+            for job in self._classes
+            for hub in candidate.hubs
+            if len(hub.true) and _fits(hub) and self._look.inside(self._rules[hub.effect].entity, [job])[hub.true].any()
+        ]
+        return self._classes[jobs[0]][0] if jobs else "none"
 
     def _population(self, kind: str, row: int) -> int:
         """Return how many entities of a kind there are in the job of a row, or in all where it is in none."""
@@ -141,7 +152,7 @@ class Contest:
         return shown * observed + silent * math.log(1 - strength)
 
     def _leak(self, hub: Hub) -> float:
-        return min(max(self._look.library.rules[hub.effect].leak, 1e-6), 0.5)
+        return min(max(self._rules[hub.effect].leak, 1e-6), 0.5)
 
     def rest(self, number: int, covered: Covered) -> float:
         """Return the log score of an unknown cause for what a candidate explains.
@@ -154,19 +165,19 @@ class Contest:
         weights = [
             max(self._weight(hub._replace(strength=0.9, seen=len(hub.true), late=False), covered), 0.0) for hub in hubs
         ]
+        share = UNKNOWN_PRIOR * (UNLISTED if self._symptom(candidate) == "none" else 1.0)
         if not hubs:
-            return math.log(UNKNOWN_PRIOR)
+            return math.log(share)
         hub = hubs[0]
-        kind = self._look.library.rules[hub.effect].entity
-        prior = UNKNOWN_PRIOR / self._population(kind, int(hub.true[0]))
+        kind = self._rules[hub.effect].entity
+        prior = share / self._population(kind, int(hub.true[0]))
         return math.log(prior + self._unchecked(hub, candidate)) + sum(weights)
 
     def _unchecked(self, hub: Hub, candidate: Candidate) -> float:
         """Return the prior mass of rules that lead to a hub's findings and could not be judged there."""
         mass = 0.0
-        target = self._look.library.rules[hub.effect]
-        jobs = self.jobs_of(candidate)
-        symptom: Symptom = self._classes[jobs[0]][0] if jobs else "none"
+        target = self._rules[hub.effect]
+        symptom = self._symptom(candidate)
         for judged in self._graph.judged.values():
             rule = judged.rule
             edges = [effect for effect in rule.causes if effect.effect == hub.effect and effect.accuses]

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from rca.detectors import All, Any, Condition, Leaf, Not, Number, leaves, named
+from rca.detectors import All, Any, Condition, Leaf, Not, Number, Unless, leaves, named
 from rca.model import Duration, Layer, Share, Snapshot, Symptom, Window, seconds
 
 Role = Literal["root", "symptom"]
@@ -129,11 +129,14 @@ class Entities(Written, frozen=True, kw_only=True):
 class Gain(Written, frozen=True, kw_only=True):
     """How large an effect must be: `factor` × the deviation of signal `of` at the cause.
 
-    Deviations are relative (|ln(value / expected)|), or absolute where both signals share the unit seconds.
+    Deviations are relative (|ln(value / expected)|), or absolute where both signals share the unit seconds. `over` is
+    the signal that says in which share of the time the deviation can show: a GPU that waits boosts, so its mean clock
+    tells less than half of the story when it works for less than half of the step.
     """
 
     of: str
     factor: float
+    over: str | None = None
 
 
 class Effect(Written, frozen=True, kw_only=True):
@@ -223,7 +226,7 @@ class Override(Written, frozen=True, kw_only=True):
     def _changed(self, condition: Condition) -> Condition:
         if isinstance(condition, All | Any):
             return msgspec.structs.replace(condition, of=tuple(self._changed(part) for part in condition.of))
-        if isinstance(condition, Not):
+        if isinstance(condition, Not | Unless):
             return msgspec.structs.replace(condition, of=self._changed(condition.of))
         fields = {
             key.rpartition(".")[2]: value
@@ -253,6 +256,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
         for rule in self.rules.values():
             waiting += [rule.measure] if rule.measure else []
             waiting += [effect.gain.of for effect in rule.causes if effect.gain is not None]
+            waiting += [effect.gain.over for effect in rule.causes if effect.gain is not None and effect.gain.over]
             for leaf in self.conditions(rule):
                 load = getattr(leaf, "load", None)
                 waiting += [*named(leaf), *([load] if load else [])]

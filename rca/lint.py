@@ -84,7 +84,7 @@ def walk(condition: Condition, steps: tuple[str | int, ...]) -> Iterator[tuple[t
     if isinstance(condition, detectors.All | detectors.Any):
         for index, part in enumerate(condition.of):
             yield from walk(part, (*steps, "of", index))
-    elif isinstance(condition, detectors.Not):
+    elif isinstance(condition, detectors.Not | detectors.Unless):
         yield from walk(condition.of, (*steps, "of"))
     else:
         yield steps, condition

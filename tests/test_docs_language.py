@@ -16,6 +16,7 @@ from rca.inputs import changes
 from rca.load import check, dcgm_aliases, load, metric_types
 from rca.model import Window
 from rca.physics import written
+from rca.plain import percent
 from rca.sources import scenario, topology
 from rca.sources.assemble import assemble
 from rca.sources.scenario import ScenarioSource, ScenarioStore
@@ -150,7 +151,10 @@ def test_every_detector_is_told_with_a_right_and_a_wrong_example(tag):
 
 def test_combinations_of_conditions_are_told():
     text = section("rule-language.md", "Conditions")
-    assert all(f"{{{one.__struct_config__.tag}: " in text for one in (detectors.All, detectors.Any, detectors.Not))
+    assert all(
+        f"{{{one.__struct_config__.tag}: " in text
+        for one in (detectors.All, detectors.Any, detectors.Not, detectors.Unless)
+    )
     assert fields(detectors.Detector) <= rows(text)
 
 
@@ -312,9 +316,7 @@ def test_the_worked_example_shows_what_the_simulation_does(signal, told):
 def test_the_worked_example_comes_out_as_told():
     cause = diagnose(*hot_gpu()).causes[0]
     assert (cause.cause, cause.entity.labels) == ("gpu_thermal_throttling", {"node": "node-17", "gpu": "3"})
-    told = re.search(r"the report says (\d+) %", section("concepts.md", "Probability"))
-    assert told
-    assert round(100 * cause.probability) == int(told[1])
+    assert f"the report says {percent(cause.probability)}" in section("concepts.md", "Probability")
     rule, effect = (hot_gpu()[0].rules[name] for name in ("gpu_thermal_throttling", "slow_cell"))
     edge = next(edge for edge in rule.causes if edge.effect == "slow_cell")
     assert f"{rule.prior['slow_onset']:g} / 256 / {rule.leak:g}" in section("concepts.md", "Probability")

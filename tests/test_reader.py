@@ -269,6 +269,10 @@ def test_no_structure_brings_a_traceback(tree):
     assert reading.problems
 
 
+LINE = st.text(max_size=20).filter(lambda text: not {"\x85", "\u2028", "\u2029"} & set(text))
+"""Text without those line breaks that PyYAML itself does not write and read back alike."""
+
+
 @settings(deadline=None)
 @given(
     st.builds(
@@ -276,8 +280,8 @@ def test_no_structure_brings_a_traceback(tree):
         x=st.integers(-(10**12), 10**12).filter(lambda x: x != 13),
         y=st.floats(allow_nan=False, allow_infinity=False, width=32),
         on_time=st.booleans(),
-        place=st.text(max_size=20),
-        names=st.lists(st.text(max_size=5), max_size=3),
+        place=LINE,
+        names=st.lists(LINE, max_size=3),
     )
 )
 def test_what_yaml_writes_comes_back(fields):
