@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rca.model import Duration, Floats, seconds
-from rca.peers import Cohort, Fit, Indices, at, fit, grouped_medians, sorted_medians, visible
-from rca.rows import carried, centred, latched, line, quantile
+from rca.peers import MAD_TO_SIGMA, Cohort, Fit, Indices, at, fit, grouped_medians, sorted_medians, visible
+from rca.rows import carried, centred, clipped, latched, line, quantile
 
 Number = float | str
 Reduce = Literal["max", "min", "mean", "median", "count"]
@@ -279,27 +279,32 @@ class Missing(Detector, frozen=True, kw_only=True, tag="missing"):
 
 
 class Correlated(Detector, frozen=True, kw_only=True, tag="correlated"):
-    """Deviations from peers that move together with those of signal `with`, by a correlation of at least `limit`."""
+    """Deviations from peers that move together with those of signal `with`, by a correlation of at least `limit`.
+
+    Steps from sample to sample are correlated, each row's clipped at three of its own robust deviations: a level, or one
+    change of level, is no movement.
+    """
 
     other: str = msgspec.field(name="with")
     limit: float
     peers: tuple[str, ...]
 
     def score(self, view: View) -> Score:
-        """Correlate, row by row over time, what is left of both signals after the peers' median."""
+        """Correlate, row by row over time, the steps of what is left of both signals after the peers' median."""
         cohort = _cohort(view)
-        one, two = (
+        left = [
             values - at(grouped_medians(values, cohort.group), cohort.group)
             for values in (view.values, view.others[self.other])
-        )
+        ]
+        one, two = (clipped(np.diff(residual, axis=1)) for residual in left)
         both = ~np.isnan(one) & ~np.isnan(two)
-        count = both.sum(axis=1)
         one, two = centred(one, both), centred(two, both)
         power = np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
         r = np.divide((one * two).sum(axis=1), power, out=np.zeros(len(one)), where=power > 0)
         level = np.abs(sorted_medians(view.values))
-        moves = np.sqrt((one**2).sum(axis=1) / np.maximum(count, 1)) > 0.01 * level
-        return _constant(_wide(states((r >= self.limit) & moves, count >= MIN_BASELINE), view), self.limit)
+        moves = MAD_TO_SIGMA * sorted_medians(np.abs(left[0] - sorted_medians(left[0])[:, None])) > 0.01 * level
+        state = states((r >= self.limit) & moves, both.sum(axis=1) >= MIN_BASELINE)
+        return _constant(_wide(state, view), self.limit)
 
 
 class Logged(Detector, frozen=True, kw_only=True, tag="logged"):

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rca.model import Floats
+from rca.peers import MAD_TO_SIGMA, sorted_medians
 
 
 def carried(values: Floats) -> Floats:
@@ -18,6 +19,16 @@ def centred(values: Floats, known: NDArray[np.bool_]) -> Floats:
     plain = np.where(known, values, 0.0)
     mean = plain.sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     return np.where(known, plain - mean[:, None], 0.0)
+
+
+def clipped(values: Floats, width: float = 3.0) -> Floats:
+    """Cut each row at so many robust deviations around zero.
+
+    >>> clipped(np.array([[1.0, -1.0, 1.0, 99.0]])).round(2)
+    array([[ 1.  , -1.  ,  1.  ,  4.45]])
+    """
+    bound = width * MAD_TO_SIGMA * sorted_medians(np.abs(values))[:, None]
+    return np.asarray(np.clip(values, -bound, bound))
 
 
 def latched(on: NDArray[np.bool_], off: NDArray[np.bool_]) -> NDArray[np.bool_]:

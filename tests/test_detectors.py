@@ -144,6 +144,11 @@ def test_correlated_looks_at_movement_not_at_level() -> None:
     assert {row[0] for row in state(together, view(moves.tolist(), others={"b": 2 * moves}))} == {1}
     apart = 1 + 0.1 * random.standard_normal((8, 40))
     assert {row[0] for row in state(together, view(moves.tolist(), others={"b": apart}))} == {-1}
+    shifted = 1 + 0.02 * random.standard_normal((8, 40))
+    other = 1 + 0.02 * random.standard_normal((8, 40))
+    shifted[:3, 20:] += 0.5
+    other[:3, 20:] += 0.5
+    assert {row[0] for row in state(together, view(shifted.tolist(), others={"b": other}))} == {-1}
     constant = np.ones((8, 40))
     constant[3] = 1.5
     assert {row[0] for row in state(together, view(constant.tolist(), others={"b": constant}))} == {-1}

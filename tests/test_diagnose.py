@@ -245,6 +245,13 @@ def test_the_stronger_the_fault_the_more_the_waiters_boost(library: Library) -> 
     """A degraded GPU at its own clock stands below peers that wait most of the step and boost."""
     job = Job()
     on = job.past + 20
+    for name, value in (
+        ("gpu_nvlink_recoveries", 0.0),
+        ("gpu_nvlink_crc_per_minute", 0.0),
+        ("gpu_fabric_health", 1.0),
+        ("gpu_xid", 0.0),
+    ):
+        job.signals[name] = np.full_like(job.signals["gpu_sm_clock"], value)
     lengthen(job, [10], 1.6)
     slow(job, 1.2)
     job.signals["gpu_sm_clock"][:, on:] *= 1.08
