@@ -104,6 +104,17 @@ def ask(url: str, query: str, time: float) -> list[dict[str, Any]]:
     return result
 
 
+def test_a_recording_replays_byte_for_byte(cluster: tuple[str, dict[str, float]], tmp_path: Path) -> None:
+    url, ends = cluster
+    saved = tmp_path / "incident.rca"
+    at = stamp(ends["silent_data_skew"])
+    command = [sys.executable, "-m", "rca.cli", "record", "--prometheus", url, "--at", at, "--to", str(saved)]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=120).returncode == 0
+    command = [sys.executable, "-m", "rca.cli", "diagnose", "--recording", str(saved), "-o", "json"]
+    replayed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (replayed.returncode, replayed.stdout) == diagnose(cluster, "silent_data_skew", "-o", "json")
+
+
 def test_text_names_the_gpu_in_its_first_line(cluster: tuple[str, dict[str, float]]) -> None:
     status, printed = diagnose(cluster, "cooling_fault")
     assert status == 10
