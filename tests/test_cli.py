@@ -268,10 +268,16 @@ def test_a_terminal_without_box_characters_gets_ascii(recorded: Path) -> None:
     assert child.returncode == 0
 
 
+def heed_interrupts() -> None:
+    """Undo what a shell does to programs that it runs in the background: they ignore the interrupt."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_is_quiet_while_a_server_keeps_silent() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{server.getsockname()[1]}"
-    with server, process("diagnose", "--prometheus", url) as child, server.accept()[0]:
+    command = ("diagnose", "--prometheus", url)
+    with server, process(*command, preexec_fn=heed_interrupts) as child, server.accept()[0]:
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (130, b"")
