@@ -144,7 +144,9 @@ class Numbers:
 
         terms = [part(name) for name in derived.product or derived.ratio or derived.sum]
         joined = (" * " if derived.product else " / " if derived.ratio else " + ").join(f"({term})" for term in terms)
-        less = [part(name) for name in derived.difference if name in self._look.snapshot.measurements]
+        known = self._look.snapshot.measurements
+        joined = " + ".join([joined, *(f"({part(name)})" for name in derived.plus if name in known)])
+        less = [part(name) for name in derived.difference if name in known]
         return " - ".join([joined, *(f"({term})" for term in less)])
 
     def sentence(self, rule: str, rows: Indices) -> str:

@@ -26,8 +26,9 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Derived(Written, frozen=True, kw_only=True):
     """A signal computed from others, on entities of the signal's own kind, element by element.
 
-    Exactly one form is set. `reduce` gathers a finer kind's signal (`{of: rank_work_seconds, by: max}`), `product`,
-    `ratio`, `sum` and `difference` combine signals of this kind or of a coarser one; `constant` has one value a row.
+    Exactly one form is set: `of` with `by` gathers a finer kind's signal (`{of: rank_work_seconds, by: max}`);
+    `product`, `ratio` and `sum` combine signals of this kind or of a coarser one. To a `sum` what is known of `plus` is
+    added and what is known of `difference` taken off: what is missing there counts as nothing.
     """
 
     of: str | None = None
@@ -35,11 +36,12 @@ class Derived(Written, frozen=True, kw_only=True):
     product: tuple[str, ...] = ()
     ratio: tuple[str, ...] = ()
     sum: tuple[str, ...] = ()
+    plus: tuple[str, ...] = ()
     difference: tuple[str, ...] = ()
 
     def inputs(self) -> tuple[str, ...]:
         """Return the names of the signals that this one is made of."""
-        return ((self.of,) if self.of else ()) + self.product + self.ratio + self.sum + self.difference
+        return ((self.of,) if self.of else ()) + self.product + self.ratio + self.sum + self.plus + self.difference
 
 
 class Codes(Written, frozen=True, kw_only=True):

@@ -164,8 +164,8 @@ class _Checker:
         """Check the form of a derived signal, and that each input can be read on its kind of entity."""
         place = self.places.at("signal", name, "derived")
         forms = [derived.of is not None, bool(derived.product), bool(derived.ratio), bool(derived.sum)]
-        if sum(forms) != 1 or (derived.difference and not derived.sum):
-            yield Problem(place, "needs exactly one of of, product, ratio, sum (difference goes with sum)")
+        if sum(forms) != 1 or ((derived.difference or derived.plus) and not derived.sum):
+            yield Problem(place, "needs exactly one of of, product, ratio, sum (plus and difference go with sum)")
         if (derived.of is None) != (derived.by is None):
             yield Problem(place, "of and by go together, for example {of: rank_work_seconds, by: max}")
         if derived.ratio and len(derived.ratio) != 2:

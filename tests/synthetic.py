@@ -115,7 +115,7 @@ class Job:
             return
         for part in derived.inputs():
             self._derive(library, tables, full, part)
-        if any(part not in full for part in derived.inputs() if part not in derived.difference):
+        if any(part not in full for part in derived.inputs() if part not in (*derived.plus, *derived.difference)):
             return
         own = tables[signal.entity]
         if derived.of is not None:
@@ -130,7 +130,8 @@ class Job:
         elif derived.ratio:
             full[name] = parts[derived.ratio[0]] / parts[derived.ratio[1]]
         elif total is not None:
-            full[name] = total - sum(parts[part] for part in derived.difference if part in parts)
+            more = sum(parts[part] for part in derived.plus if part in parts)
+            full[name] = total + more - sum(parts[part] for part in derived.difference if part in parts)
 
     def _on(
         self, library: Library, tables: dict[str, Table], full: dict[str, Floats], part: tuple[str, Table]

@@ -250,7 +250,7 @@ def test_narrow_asks_about_something_finer(folder, narrow, problem):
         ("entity: gpu, queries: [a], bits: [b]", "bits need the unit bits, found 'watts'"),
         ("entity: gpu, queries: [a], codes: {label: l, values: [v]}", "codes need the unit code, found 'watts'"),
         ("entity: gpu, derived: {product: [heat, clok]}", "unknown signal 'clok', did you mean 'clock'"),
-        ("entity: gpu, derived: {}", "needs exactly one of of, product, ratio, sum (difference goes with sum)"),
+        ("entity: gpu, derived: {}", "needs exactly one of of, product, ratio, sum (plus and difference go with sum)"),
         ("entity: gpu, derived: {sum: [heat], product: [heat]}", "needs exactly one of of, product, ratio, sum"),
         ("entity: job, derived: {of: heat}", "of and by go together, for example {of: rank_work_seconds, by: max}"),
         ("entity: gpu, derived: {ratio: [heat]}", "ratio takes two signals, found 1"),

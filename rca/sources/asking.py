@@ -9,10 +9,11 @@ import numpy as np
 from rca import detectors, promql
 from rca.errors import Problem, ProblemsError
 from rca.library import PHASES, Library
-from rca.model import Floats, Window
+from rca.model import Window
 from rca.promql import Expression, Samples, samples
-from rca.sources.expressions import SHORT, lookback
-from rca.sources.grid import clean, intervals
+from rca.sources.expressions import SHORT, Sampled, lookback
+from rca.sources.grid import Timeline, clean
+from rca.sources.labels import LabelSets, Pool, metric_names
 from rca.sources.series import Block, Matcher, Selector, Store
 
 Aliases = Mapping[str, tuple[tuple[str, float], ...]]
@@ -59,11 +60,10 @@ class Questions:
 
 
 class Answered(NamedTuple):
-    """A selector's series: the block, without sentinels and with every spelling in the unit of the library's; the
-    interval of each series; how many sentinels were dropped, and how many series have clocks that jump."""
+    """A selector's series, without sentinels and with every spelling in the unit of the library's; how many sentinels
+    were dropped, and how many series have clocks that jump."""
 
     block: Block
-    intervals: Floats
     blanks: int
     jumping: int
 
@@ -124,8 +124,26 @@ def answers(store: Store, asked: Questions, end: float) -> Iterator[tuple[int, A
     """Yield (index of the selector, its series) as the store answers."""
     for index, block in store.fetch(asked.selectors):
         tidy, blanks, jumping = clean(block, end)
-        scaled = _rescaled(tidy, dict(asked.aliases.get(asked.bases[index], ())))
-        yield index, Answered(scaled, intervals(scaled), blanks, jumping)
+        yield index, Answered(_rescaled(tidy, dict(asked.aliases.get(asked.bases[index], ()))), blanks, jumping)
+
+
+class Sampling:
+    """Turns blocks into series that share their label sets and timelines."""
+
+    def __init__(self) -> None:
+        self._pool: Pool | None = None
+        self._timelines: list[Timeline] = []
+
+    def add(self, block: Block) -> Sampled:
+        """Return the series of a block."""
+        if self._pool is None:
+            self._pool = block.labels.pool if isinstance(block.labels, LabelSets) else Pool()
+        labels = self._pool.adopt(block.labels)
+        for timeline in self._timelines:
+            if timeline.fits(block):
+                return Sampled(block, labels, timeline)
+        self._timelines.append(Timeline(block.offsets, block.times))
+        return Sampled(block, labels, self._timelines[-1])
 
 
 class _Wanted:
@@ -185,8 +203,9 @@ class _Wanted:
 
 def _rescaled(block: Block, factors: Mapping[str, float]) -> Block:
     """Divide the samples of other spellings by their units per unit of the library's spelling."""
-    scales = [factors.get(labels.get("__name__", ""), 1.0) for labels in block.labels] if factors else []
-    if all(scale == 1.0 for scale in scales):
+    named = metric_names(block.labels) if factors else []
+    if not any(factors.get(name, 1.0) != 1.0 for name in set(named)):
         return block
+    scales = [factors.get(name, 1.0) for name in named]
     divisors = np.repeat(np.array(scales), np.diff(block.offsets))
     return Block(block.labels, block.offsets, block.times, block.values / divisors)

@@ -14,9 +14,10 @@ import numpy as np
 from rca.errors import SourceError
 from rca.library import Entities, Library
 from rca.model import Measurement, Snapshot, Window
-from rca.sources.asking import HOSTS, UPLINKS, Answered, Questions, answers, questions
+from rca.sources.asking import HOSTS, UPLINKS, Answered, Questions, Sampling, answers, questions
 from rca.sources.derive import derive
-from rca.sources.grid import Grid, Ints, clean, common_step, intervals, usual
+from rca.sources.expressions import Sampled
+from rca.sources.grid import EDGE, Grid, Ints, clean, common_step
 from rca.sources.identity import Reader, natural, rewritten
 from rca.sources.measure import Bench, Material, Times
 from rca.sources.ranks import Info
@@ -44,15 +45,15 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     deployment = deployment or Deployment()
     names = store.names(window.start - window.baseline, window.end)
     asked = questions(library, names, window, library.aliases)
+    sampling = Sampling()
     answered = dict(answers(store, asked, window.end))
-    times = choose_times(asked, answered, window, deployment.step)
+    series = {number: sampling.add(one.block) for number, one in answered.items()}
+    times = choose_times(asked, series, window, deployment.step)
     served, failed, warnings = _served(store, asked, times)
-    blocks = {number: one.block for number, one in answered.items()} | served
-    own = {number: one.intervals for number, one in answered.items()}
-    own |= {number: intervals(block) for number, block in served.items()}
-    readers, codes = _read(library, asked, blocks)
-    directory = build(library.entities, _world(library.entities, asked, blocks, (readers, codes), deployment.topology))
-    bench = Bench(asked, Material(blocks, own, failed, readers, codes, directory), times)
+    series |= {number: sampling.add(block) for number, block in served.items()}
+    readers, codes = _read(library, asked, series)
+    directory = build(library.entities, _world(library.entities, asked, series, (readers, codes), deployment.topology))
+    bench = Bench(asked, Material(series, failed, readers, codes, directory), times)
     measured: dict[str, Measurement] = {}
     absent: dict[str, str] = {}
     for name, signal in sorted(library.signals.items()):
@@ -66,8 +67,8 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     warnings = [
         *_short(times, window),
         *directory.warnings,
-        *_nameless(blocks, codes, directory),
-        *_twice(blocks, codes, directory),
+        *_nameless(series, codes, directory),
+        *_twice(series, codes, directory),
         *_clocks(asked, answered),
         *bench.warnings,
         *warnings,
@@ -85,15 +86,22 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     )
 
 
-def choose_times(asked: Questions, answered: Mapping[int, Answered], window: Window, step: float | None) -> Times:
+def choose_times(asked: Questions, series: Mapping[int, Sampled], window: Window, step: float | None) -> Times:
     """Choose the grid: the given step, or the usual spacing of the fastest samples that are common."""
     if step is None:
         infos = set(asked.infos.values())
-        found = [(usual(one.intervals), len(one.intervals)) for number, one in answered.items() if number not in infos]
+        found = [(one.timeline.interval, len(one.labels)) for number, one in series.items() if number not in infos]
         step = common_step([(seconds, count) for seconds, count in found if seconds is not None])
-    size = int((window.end - window.start) / step + 1e-6) + 1
-    ahead = int(window.baseline / step + 1e-6)
-    return Times(Grid(window.end, step, max(size, 1)), Grid(window.end, step, max(size, 1) + max(ahead, 0)))
+    size = max(int((window.end - window.start) / step + 1e-6) + 1, 1)
+    inner = Grid(window.end, step, size)
+    ahead = max(int(window.baseline / step + 1e-6), 0)
+    whole = Grid(window.end, step, size + ahead)
+    if any(asked.back[len(asked.selectors) :]):
+        return Times(inner, whole, whole)
+    back = [one.timeline.times for number, one in series.items() if asked.back[number]]
+    earliest = min((float(times.min()) for times in back if len(times)), default=window.end)
+    used = -int(np.ceil((earliest - inner.start) / step - 1.0 + EDGE))
+    return Times(inner, whole, Grid(window.end, step, size + min(max(used, 0), ahead)))
 
 
 def _served(store: Store, asked: Questions, times: Times) -> tuple[dict[int, Block], dict[int, str], list[str]]:
@@ -114,7 +122,7 @@ def _served(store: Store, asked: Questions, times: Times) -> tuple[dict[int, Blo
 
 
 def _read(
-    library: Library, asked: Questions, blocks: Mapping[int, Block]
+    library: Library, asked: Questions, series: Mapping[int, Sampled]
 ) -> tuple[dict[str, Reader], dict[tuple[int, str], Ints]]:
     """Read the labels of every block as each kind that it is asked for."""
     readers = {kind: Reader(library.entities, kind) for kind in library.entities.kinds}
@@ -122,28 +130,28 @@ def _read(
     for name, queries in asked.queries.items():
         kind = library.signals[name].entity
         for number in sorted({number for query in queries for number in query.reads.values()}):
-            if number in blocks and (number, kind) not in codes:
-                codes[number, kind] = readers[kind].read(blocks[number].labels)
+            if number in series and (number, kind) not in codes:
+                codes[number, kind] = readers[kind].read_sets(series[number].labels)
     return readers, codes
 
 
 def _world(
     entities: Entities,
     asked: Questions,
-    blocks: Mapping[int, Block],
+    series: Mapping[int, Sampled],
     read: tuple[Mapping[str, Reader], Mapping[tuple[int, str], Ints]],
     topology: Topology,
 ) -> World:
     """Collect what tables are built from."""
     readers, codes = read
-    infos = {name: blocks[number] for name, number in asked.infos.items() if number in blocks}
+    infos = {name: series[number].block for name, number in asked.infos.items() if number in series}
     nowhere = Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))
     return World(
         seen={kind: reader.seen for kind, reader in readers.items()},
         infos=[one for name in entities.rank_info if name in infos for one in _infos(entities, infos[name])],
         hosts=_hosts(entities, infos.get(HOSTS, nowhere)),
         uplinks=uplinks(infos.get(UPLINKS, nowhere).labels),
-        active=_active(blocks, codes),
+        active=_active(series, codes),
         topology=topology,
     )
 
@@ -171,16 +179,15 @@ def _hosts(entities: Entities, block: Block) -> dict[str, str]:
     return found
 
 
-def _active(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints]) -> frozenset[int]:
+def _active(found: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints]) -> frozenset[int]:
     """Return the readings of RDMA ports that were active at some time, or of all where no state is known."""
     ports: set[int] = set()
     active: set[int] = set()
     known = False
     for (number, kind), own in codes.items():
-        block = blocks[number]
         if kind != "nic":
             continue
-        names = [labels.get("__name__", "") for labels in block.labels]
+        block, names = found[number].block, found[number].labels.names
         ports |= {code for code, name in zip(own.tolist(), names, strict=True) if name.startswith(RDMA)}
         if RDMA_STATE in names:
             known = True
@@ -198,7 +205,7 @@ def _short(times: Times, window: Window) -> list[str]:
     return [f"window: {seconds:g} s is less than three steps of {times.window.step:g} s, ask for a longer one"]
 
 
-def _nameless(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
+def _nameless(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
     """Count the series that name no entity, kind by kind, with an example."""
     counts: dict[str, int] = {}
     examples: dict[str, str] = {}
@@ -206,19 +213,19 @@ def _nameless(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints]
         lost = np.flatnonzero(directory.rows[kind][own] < 0).tolist()
         if lost:
             counts[kind] = counts.get(kind, 0) + len(lost)
-            example = min(_written(blocks[number].labels[row]) for row in lost)
+            example = min(_written(series[number].labels[row]) for row in lost)
             examples[kind] = min(example, examples.get(kind, example))
     return [f"{count} series name no {kind}, for example {examples[kind]}" for kind, count in sorted(counts.items())]
 
 
-def _twice(blocks: Mapping[int, Block], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
+def _twice(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
     """Count the entities whose series come from two targets at the same time, kind by kind, with an example."""
     found: dict[str, dict[int, set[str]]] = {}
     for (number, kind), own in sorted(codes.items()):
         rows = directory.rows[kind][own]
         if kind not in _EXPORTED_ONCE or len(np.unique(rows)) == len(rows):
             continue
-        for row, targets in _overlapping(blocks[number], rows).items():
+        for row, targets in _overlapping(series[number].block, rows).items():
             found.setdefault(kind, {}).setdefault(row, set()).update(targets)
     warnings = []
     for kind, entities in sorted(found.items()):

@@ -1,6 +1,6 @@
 """Derived signals: measurements computed from others, element by element or from a finer kind; no I/O."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -120,7 +120,7 @@ class _Work:
     def _computed(self, signal: Signal, how: Derived, waiting: tuple[str, ...]) -> Measurement | str:
         """Compute one derived signal, or say why it cannot be."""
         for name in how.inputs():
-            optional = name in how.difference and bool(how.sum)
+            optional = name in (*how.plus, *how.difference)
             if self.resolve(name, waiting) is None and not optional:
                 reason = self.result.absent.get(name, "which is not known")
                 return reason if reason.startswith("needs ") else f"needs {name}: {reason}"
@@ -141,7 +141,7 @@ class _Work:
         rows, groups = pairs
         size = len(self.tables[signal.entity])
         inner = self.result.measurements[of]
-        return _mapped(replace(inner, origin=()), lambda values: gather(values[rows], groups, size, by))
+        return _mapped(replace(inner, origin=(), query=""), lambda values: gather(values[rows], groups, size, by))
 
     def _aligned(self, entity: str, name: str) -> Measurement | None:
         """Return an input on the rows of an entity: its own, or read from a coarser kind."""
@@ -175,8 +175,6 @@ def _combined(how: Derived, parts: Mapping[str, Measurement]) -> Measurement:
         before=before,
         interval=max(part.interval for part in inputs),
         smoothing=max(part.smoothing for part in inputs),
-        query=_query(how, parts),
-        origin=inputs[0].origin,
     )
 
 
@@ -194,32 +192,13 @@ def _operated(how: Derived, values: Mapping[str, Floats]) -> Floats:
             for other in others:
                 result = result * other if how.product else result / other
         else:
-            terms = list(how.sum) or list(how.difference[:1])
-            result = values[terms[0]].copy()
-            for name in terms[1:]:
-                result = result + values[name]
-            for name in how.difference if how.sum else how.difference[1:]:
-                if name in values:
-                    result = result - np.nan_to_num(values[name])
+            result = np.sum([values[name] for name in how.sum], axis=0)
+            for name in how.plus:
+                result = result + np.nan_to_num(values.get(name, 0.0))
+            for name in how.difference:
+                result = result - np.nan_to_num(values.get(name, 0.0))
     result[~np.isfinite(result)] = np.nan
     return result
-
-
-def _query(how: Derived, parts: Mapping[str, Measurement]) -> str:
-    """Write the arithmetic as PromQL, empty where a part has no query on the same entities."""
-
-    def written(names: Iterable[str], sign: str) -> str:
-        return f" {sign} ".join(f"({parts[name].query})" for name in names if name in parts)
-
-    if not all(part.query for part in parts.values()):
-        return ""
-    if how.product or how.ratio:
-        return written(how.product or how.ratio, "*" if how.product else "/")
-    return (
-        written((*how.sum, *how.difference), "-")
-        if not how.sum
-        else " - ".join(filter(None, (written(how.sum, "+"), written(how.difference, "-"))))
-    )
 
 
 def _keys(table: Table, labels: Sequence[str]) -> Iterator[tuple[str, ...] | None]:

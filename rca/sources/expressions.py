@@ -5,7 +5,7 @@ a denominator sets the width for the whole division: where its counter moved by 
 further back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -14,12 +14,20 @@ import numpy as np
 
 from rca.model import Floats
 from rca.promql import Aggregate, Arithmetic, Expression, Number, Operator, Samples
-from rca.sources.grid import Combine, Counters, Grid, Ints, combine, place, stamps, usual, widen
+from rca.sources.grid import Combine, Counters, Grid, Ints, Span, Timeline, combine, widen
+from rca.sources.labels import LabelSets
 from rca.sources.series import Block
 
-Labels = Mapping[str, str]
 SHORT, LONG = 60.0, 600.0
 """Seconds of history before the grid: for a plain selector, and at least for a ratio that may have to look back."""
+
+
+class Sampled(NamedTuple):
+    """The series of a block: their samples, what their labels say, and when they were sampled."""
+
+    block: Block
+    labels: LabelSets
+    timeline: Timeline
 
 
 class Answer(NamedTuple):
@@ -38,7 +46,7 @@ class Node(Protocol):
     samples in seconds.
     """
 
-    labels: Sequence[Labels] | None
+    labels: LabelSets | None
     rows: Ints
     interval: float
 
@@ -59,34 +67,29 @@ class Countable(Node, Protocol):
 class Raw:
     """A block on a grid; what several signals ask of it is computed once."""
 
-    def __init__(self, block: Block, own: Floats, grid: Grid) -> None:
-        self.block = block
-        self.own = own
-        self.grid = grid
-        self._counted: dict[float, tuple[Ints, Floats, Floats]] = {}
+    def __init__(self, seen: Sampled, grid: Grid) -> None:
+        self.block = seen.block
+        self.labels = seen.labels
+        self.interval = float("nan") if seen.timeline.interval is None else seen.timeline.interval
+        self._placing = seen.timeline.on(grid)
+        self._counted: dict[float, tuple[Ints, Floats, Span]] = {}
 
     @cached_property
     def placed(self) -> Floats:
         """Return the values on the grid."""
-        return place(self.block, self.own, self.grid)
+        return self._placing.place(self.block.values)
 
     def stamps(self) -> Floats:
         """Return the times of the samples on the grid."""
-        return stamps(self.block, self.own, self.grid)
+        return self._placing.place(self.block.times)
 
     @cached_property
     def counters(self) -> Counters:
         """Return the block as counters."""
-        return Counters(self.block, self.own, self.grid)
+        return Counters(self.block, self._placing)
 
-    @cached_property
-    def interval(self) -> float:
-        """Return the usual time between samples, the median of the series, NaN where none has two."""
-        found = usual(self.own)
-        return float("nan") if found is None else found
-
-    def counted(self, seconds: float) -> tuple[Ints, Floats, Floats]:
-        """Return for ratios over at least so many seconds the widths, the growth over them and the time it took."""
+    def counted(self, seconds: float) -> tuple[Ints, Floats, Span]:
+        """Return for ratios over at least so many seconds the widths, the growth over them and what it reaches over."""
         if seconds not in self._counted:
             counters = self.counters
             limit = counters.history() if counters.whole else counters.steps(seconds)
@@ -100,7 +103,7 @@ class Constant:
     """A number."""
 
     value: float
-    labels: Sequence[Labels] | None = None
+    labels: LabelSets | None = None
     interval: float = float("nan")
 
     def __post_init__(self) -> None:
@@ -119,7 +122,7 @@ class Gauge:
     rows: Ints
 
     def __post_init__(self) -> None:
-        self.labels: Sequence[Labels] | None = self.raw.block.labels
+        self.labels: LabelSets | None = self.raw.labels
         self.interval = self.raw.interval
 
     def answer(self, steps: Ints | None = None) -> Answer:  # noqa: ARG002 - the protocol's signature
@@ -137,19 +140,19 @@ class Rate:
     per_second: bool
 
     def __post_init__(self) -> None:
-        self.labels: Sequence[Labels] | None = self.raw.block.labels
+        self.labels: LabelSets | None = self.raw.labels
         self.interval = self.raw.interval
 
     def answer(self, steps: Ints | None = None) -> Answer:
         """Return growth per second, or growth, over the selector's range or the width given."""
         counters = self.raw.counters
-        growth, elapsed = counters.change(counters.steps(self.seconds) if steps is None else steps)
-        return Answer(growth / elapsed if self.per_second else growth, None, _usual(elapsed))
+        growth, span = counters.change(counters.steps(self.seconds) if steps is None else steps)
+        return Answer(growth / span.elapsed if self.per_second else growth, None, span.usual)
 
     def counted(self) -> tuple[Ints, Answer]:
         """Return the width in which ten events happened, and the values over it."""
-        widths, growth, elapsed = self.raw.counted(self.seconds)
-        return widths, Answer(growth / elapsed if self.per_second else growth, None, _usual(elapsed))
+        widths, growth, span = self.raw.counted(self.seconds)
+        return widths, Answer(growth / span.elapsed if self.per_second else growth, None, span.usual)
 
 
 @dataclass(eq=False)
@@ -160,7 +163,7 @@ class Gathered:
     by: Combine
 
     def __post_init__(self) -> None:
-        self.labels: Sequence[Labels] | None = None
+        self.labels: LabelSets | None = None
         self.rows: Ints = np.unique(self.of.rows[self.of.rows >= 0])
         self.group: Ints = np.where(self.of.rows >= 0, np.searchsorted(self.rows, self.of.rows), -1)
         self.interval = self.of.interval
@@ -200,9 +203,9 @@ class Joined:
 
     def __post_init__(self) -> None:
         many, at = (self.right, self.right_at) if isinstance(self.left, Constant) else (self.left, self.left_at)
-        self.labels: Sequence[Labels] | None = many.labels
+        self.labels: LabelSets | None = many.labels
         if at is not None and many.labels is not None:
-            self.labels = [many.labels[row] for row in at.tolist()]
+            self.labels = many.labels.take(at)
         self.rows: Ints = many.rows if at is None else many.rows[at]
         self.interval = float(np.fmax(self.left.interval, self.right.interval))
 
@@ -230,7 +233,8 @@ def bind(expression: Expression, find: Callable[[Samples], tuple[Raw, Ints]]) ->
         left, right = bind(expression.left, find), bind(expression.right, find)
         if isinstance(left, Constant) or isinstance(right, Constant):
             return Joined(expression.op, left, right)
-        return Joined(expression.op, left, right, *_meet(left, right, expression))
+        left_at, right_at = _meet(left, right, expression)
+        return Joined(expression.op, left, right, _unless_all(left_at, left), _unless_all(right_at, right))
     raw, rows = find(expression)
     if expression.function == "value":
         return Gauge(raw, rows)
@@ -256,7 +260,7 @@ def lookback(expression: Expression, least: float = 0.0) -> dict[Samples, float]
     return found
 
 
-def settled(labels: Sequence[Labels] | None, rows: Ints) -> Ints | None:
+def settled(labels: LabelSets | None, rows: Ints) -> Ints | None:
     """Return an order of series that does not depend on the store's, None where no row has two."""
     known = rows[rows >= 0]
     if labels is None or len(np.unique(known)) == len(known):
@@ -299,49 +303,38 @@ def _spread(steps: Ints | None, node: Node, at: Ints | None) -> Ints | None:
     return spread
 
 
-def _usual(elapsed: Floats) -> float:
-    """Return the width in seconds that nine in ten values are smoothed over at most."""
-    known = elapsed[np.isfinite(elapsed)]
-    return float(np.percentile(known, 90)) if len(known) else 0.0
-
-
 def _meet(left: Node, right: Node, how: Arithmetic) -> tuple[Ints, Ints]:
     """Return which rows of two nodes meet: each left row with at most one right row.
 
     Series meet by labels; a series whose labels nothing matches meets the only one of its entity.
     """
     if left.labels is None or right.labels is None:
-        return _pairs(left.rows.tolist(), _only(right.rows.tolist()))
-    names = _keys(how)
-    found = _pairs([names(one) for one in left.labels], _only([names(one) for one in right.labels]))
+        return matched(left.rows, right.rows)
+    keys = [one.pool.reduced(one.who, how.on, how.ignoring) for one in (left.labels, right.labels)]
+    found = matched(keys[0], keys[1])
     if how.on is not None or how.ignoring or len(found[0]) == len(left.rows):
         return found
-    entities = _only(right.rows.tolist())
-    matched = dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
-    pairs = [(index, matched.get(index, entities.get(row, -1))) for index, row in enumerate(left.rows.tolist())]
-    kept = np.array([pair for pair in pairs if pair[1] >= 0], dtype=np.int64).reshape(-1, 2)
-    return kept[:, 0], kept[:, 1]
+    position = np.full(len(left.rows), -1, dtype=np.int64)
+    for own, other in (matched(left.rows, right.rows), found):
+        position[own] = other
+    kept = np.flatnonzero(position >= 0)
+    return kept, position[kept]
 
 
-def _keys(how: Arithmetic) -> Callable[[Labels], object]:
-    """Return what series meet on."""
-    if how.on is not None:
-        on = how.on
-        return lambda labels: tuple(labels.get(name, "") for name in on)
-    dropped = {"__name__", *how.ignoring}
-    return lambda labels: frozenset(item for item in labels.items() if item[0] not in dropped)
+def _unless_all(at: Ints, node: Node) -> Ints | None:
+    """Return rows of a node, None where they are all in order."""
+    return None if len(at) == len(node.rows) and np.array_equal(at, np.arange(len(at))) else at
 
 
-def _only(keys: Sequence[object]) -> dict[object, int]:
-    """Return where each key stands that stands only once; an entity of row -1 is none."""
-    found: dict[object, int] = {}
-    for index, key in enumerate(keys):
-        found[key] = -1 if key in found else index
-    return {key: index for key, index in found.items() if index >= 0 and key != -1}
+def matched(left: Ints, right: Ints) -> tuple[Ints, Ints]:
+    """Return the index of each left key that stands on the right exactly once, and where; -1 is no key.
 
-
-def _pairs(keys: Sequence[object], positions: Mapping[object, int]) -> tuple[Ints, Ints]:
-    """Return the index of each key that has a position, and that position."""
-    both = [(index, positions[key]) for index, key in enumerate(keys) if key in positions]
-    array = np.array(both, dtype=np.int64).reshape(-1, 2)
-    return array[:, 0], array[:, 1]
+    >>> matched(np.array([7, 5, 7, -1, 6]), np.array([6, 5, 7, 5, -1]))
+    (array([0, 2, 4]), array([2, 2, 0]))
+    """
+    keys, first, counts = np.unique(right, return_index=True, return_counts=True)
+    single = (counts == 1) & (keys >= 0)
+    keys, first = keys[single], first[single]
+    at = np.searchsorted(keys, left)
+    own = np.flatnonzero(keys[np.minimum(at, len(keys) - 1)] == left) if len(keys) else np.zeros(0, dtype=np.int64)
+    return own, first[at[own]]

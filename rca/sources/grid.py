@@ -7,7 +7,7 @@ sample" throughout. No function depends on the order of the series.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,8 @@ def clean(block: Block, end: float) -> tuple[Block, int, int]:
     Returns the block, how many infinities and sentinels were dropped, and how many series have timestamps that run
     past `end` or backwards by more than a minute.
     """
+    if not len(block.times) or (block.times.max() <= end and np.abs(block.values).max() < BLANK and _ascending(block)):
+        return block, 0, 0
     jumping = block.times > end
     series = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))
     back = np.flatnonzero(np.diff(block.times) < 0.0)
@@ -73,25 +75,33 @@ def clean(block: Block, end: float) -> tuple[Block, int, int]:
     return Block(block.labels, offsets, block.times[order], block.values[order]), blanks, len(odd)
 
 
-def intervals(block: Block) -> Floats:
+def _ascending(block: Block) -> bool:
+    """Say whether times nowhere fall within a series."""
+    falls = np.diff(block.times) < 0.0
+    ends = block.offsets[1:-1] - 1
+    falls[ends[(ends >= 0) & (ends < len(falls))]] = False
+    return not falls.any()
+
+
+def intervals(offsets: Ints, times: Floats) -> Floats:
     """Return the usual time between samples of each series, shape (n,), seconds; NaN where a series has no two.
 
     That is the median of the series, or of all series where its own mean is close to that.
 
-    >>> intervals(Block([{}], np.array([0, 3]), np.array([0.0, 15.0, 45.0]), np.zeros(3)))
+    >>> intervals(np.array([0, 3]), np.array([0.0, 15.0, 45.0]))
     array([22.5])
     """
-    counts = np.diff(block.offsets)
+    counts = np.diff(offsets)
     result = np.full(len(counts), np.nan)
-    gaps = np.diff(block.times)
-    ends = block.offsets[1:-1] - 1
+    gaps = np.diff(times)
+    ends = offsets[1:-1] - 1
     gaps[ends[(ends >= 0) & (ends < len(gaps))]] = np.nan
     known = gaps[gaps > 0.0]
     many = np.flatnonzero(counts > 1)
     if len(known) == 0:
         return result
     common = float(np.median(known))
-    spans = block.times[block.offsets[many + 1] - 1] - block.times[block.offsets[many]]
+    spans = times[offsets[many + 1] - 1] - times[offsets[many]]
     result[many] = common
     odd = many[np.abs(spans / (counts[many] - 1) - common) > ALIKE * common]
     if len(odd):
@@ -102,12 +112,6 @@ def intervals(block: Block) -> Floats:
         ordered, starts = gaps[mask][order], np.cumsum(sizes) - sizes
         result[odd] = (ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]) / 2.0
     return result
-
-
-def usual(own: Floats) -> float | None:
-    """Return the interval that is usual among series, None where none has one."""
-    known = own[np.isfinite(own)]
-    return float(np.median(known)) if len(known) else None
 
 
 def common_step(spacings: Sequence[tuple[float, int]]) -> float:
@@ -130,40 +134,6 @@ def common_step(spacings: Sequence[tuple[float, int]]) -> float:
     return 15.0
 
 
-def place(block: Block, own: Floats, grid: Grid) -> Floats:
-    """Place samples on the grid, shape (n, grid.size): the last of a step wins, slow series are carried on.
-
-    `own` (n,) is the interval of each series. A sample of a series slower than the grid stands for up to that
-    interval, and half a step of slack.
-    """
-    rows = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))
-    exact = (block.times - grid.start) / grid.step
-    near = np.rint(exact)
-    bins = near.astype(np.int64)
-    values = np.full((len(block.labels), grid.size), np.nan)
-    edge = np.flatnonzero(np.abs(exact - near) > EDGE)
-    for pick, column in ((edge, bins[edge] + np.where(exact[edge] > near[edge], 1, -1)), (None, bins)):
-        inside = np.flatnonzero((column >= 0) & (column < grid.size))
-        samples = inside if pick is None else pick[inside]
-        values.reshape(-1)[rows[samples] * grid.size + column[inside]] = block.values[samples]
-    limit = np.where(own > SLOW * grid.step, np.floor(own / grid.step + 0.5), 0.0)
-    slow = np.flatnonzero(limit > 0.0)
-    if len(slow):
-        count = np.bincount(rows[bins < 0], minlength=len(own))[slow]
-        ahead = np.where(count > 0, block.offsets[slow] + count - 1, -1)
-        reach = np.where(count > 0, bins[ahead], -np.inf) + limit[slow]
-        source = _carry(np.isfinite(values[slow]), limit[slow], reach)
-        cells = np.take_along_axis(values[slow], np.maximum(source, 0), axis=1)
-        before = np.where(source == AHEAD, block.values[ahead][:, None], np.nan)
-        values[slow] = np.where(source >= 0, cells, before)
-    return values
-
-
-def stamps(block: Block, own: Floats, grid: Grid) -> Floats:
-    """Return the times of the samples that `place` puts on the grid, shape (n, grid.size)."""
-    return place(Block(block.labels, block.offsets, block.times, block.times), own, grid)
-
-
 def _carry(present: NDArray[np.bool_], limit: Floats, reach: Floats) -> Ints:
     """Return the column that each cell's value comes from, AHEAD for the sample before the grid, NOWHERE for none.
 
@@ -175,63 +145,175 @@ def _carry(present: NDArray[np.bool_], limit: Floats, reach: Floats) -> Ints:
     return np.where((last >= 0) & (column - last > limit[:, None]), NOWHERE, last)
 
 
-class Counters:
-    """Counters on a grid: how much each series grew up to each step, over a width that may differ by cell.
+class Timeline:
+    """When the series of a block were sampled, and what follows from that alone.
 
-    A fall is a reset, the new value counts from 0. Differences are taken between real samples: the newest at a step,
-    and the newest at least the width before it. Nothing is extrapolated, so a difference and the time between its
-    samples belong together.
+    An exporter's metrics are scraped together, so the blocks of a snapshot share few timelines.
     """
 
-    def __init__(self, block: Block, own: Floats, grid: Grid) -> None:
+    def __init__(self, offsets: Ints, times: Floats) -> None:
+        self.offsets = offsets
+        self.times = times
+        self._on: dict[Grid, Placing] = {}
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def fits(self, block: Block) -> bool:
+        """Say whether a block has this timeline."""
+        return np.array_equal(self.offsets, block.offsets) and np.array_equal(self.times, block.times)
+
+    @cached_property
+    def rows(self) -> Ints:
+        """Return the series of each sample."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+    @cached_property
+    def intervals(self) -> Floats:
+        """Return the usual time between samples of each series."""
+        return intervals(self.offsets, self.times)
+
+    @cached_property
+    def interval(self) -> float | None:
+        """Return the interval that is usual among the series, None where none has one."""
+        known = self.intervals[np.isfinite(self.intervals)]
+        return float(np.median(known)) if len(known) else None
+
+    def on(self, grid: Grid) -> "Placing":
+        """Return where the samples lie on a grid."""
+        if grid not in self._on:
+            self._on[grid] = Placing(self, grid)
+        return self._on[grid]
+
+
+class Span(NamedTuple):
+    """What a difference reaches over: the older sample of each cell, the seconds to the newer one (NaN where there are
+    no two), and the seconds that nine in ten differences reach over at most."""
+
+    then: Ints
+    elapsed: Floats
+    usual: float
+
+
+class Placing:
+    """Where the samples of a timeline lie on a grid."""
+
+    def __init__(self, timeline: Timeline, grid: Grid) -> None:
+        self.timeline = timeline
         self.grid = grid
-        self.first = block.offsets[:-1]
-        self.times = block.times
-        self.whole = bool(np.all(block.values == np.floor(block.values)))
-        self.interval = np.nan_to_num(own, nan=grid.step)
-        rows = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))
-        self.values, grows = _without_resets(block, rows)
-        marks = np.where(grows, np.arange(len(rows)), -1)
-        start = self.first[rows] if len(rows) else self.first[:0]
-        self.moved = block.times[np.maximum(np.maximum.accumulate(marks), start)] if len(rows) else block.times
-        earliest = float(block.times.min()) if len(rows) else grid.start
-        self.lead = max(0, int(np.ceil((grid.start - earliest) / grid.step - 0.5)))
-        self.newest = _newest(block, rows, Grid(grid.end, grid.step, grid.size + self.lead))
+        self._steps: dict[float, Ints] = {}
+        self._spans: list[tuple[Ints, Span]] = []
+
+    @cached_property
+    def _cells(self) -> tuple[Ints, Ints]:
+        """Return samples and the cells of the flat grid that they go to, those that yield to others first."""
+        grid, rows = self.grid, self.timeline.rows
+        exact = (self.timeline.times - grid.start) / grid.step
+        near = np.rint(exact)
+        bins = near.astype(np.int64)
+        edge = np.flatnonzero(np.abs(exact - near) > EDGE)
+        samples = np.concatenate([edge, np.arange(len(bins))])
+        columns = np.concatenate([bins[edge] + np.where(exact[edge] > near[edge], 1, -1), bins])
+        inside = np.flatnonzero((columns >= 0) & (columns < grid.size))
+        samples = samples[inside]
+        return samples, rows[samples] * grid.size + columns[inside]
+
+    @cached_property
+    def _slow(self) -> tuple[Ints, Floats, Ints, Floats]:
+        """Return the series that are slower than the grid, for how many steps a sample of theirs counts, their last
+        sample before the grid (-1 for none), and the column that it counts up to."""
+        timeline, grid = self.timeline, self.grid
+        own = timeline.intervals
+        limit = np.where(own > SLOW * grid.step, np.floor(own / grid.step + 0.5), 0.0)
+        slow = np.flatnonzero(limit > 0.0)
+        if len(slow) == 0:
+            return slow, limit[slow], slow, limit[slow]
+        bins = np.rint((timeline.times - grid.start) / grid.step)
+        count = np.bincount(timeline.rows[bins < 0], minlength=len(own))[slow]
+        ahead = np.where(count > 0, timeline.offsets[slow] + count - 1, -1)
+        return slow, limit[slow], ahead, np.where(count > 0, bins[ahead], -np.inf) + limit[slow]
+
+    def place(self, samples: Floats) -> Floats:
+        """Place samples on the grid, shape (n, grid.size): the last of a step wins, slow series are carried on.
+
+        A sample of a series slower than the grid stands for up to its interval, and half a step of slack.
+        """
+        values = np.full((len(self.timeline), self.grid.size), np.nan)
+        picked, cells = self._cells
+        values.reshape(-1)[cells] = samples[picked]
+        slow, limit, ahead, reach = self._slow
+        if len(slow):
+            source = _carry(np.isfinite(values[slow]), limit, reach)
+            carried = np.take_along_axis(values[slow], np.maximum(source, 0), axis=1)
+            before = np.where(source == AHEAD, samples[ahead][:, None], np.nan)
+            values[slow] = np.where(source >= 0, carried, before)
+        return values
+
+    @cached_property
+    def fastest(self) -> Floats:
+        """Return the time between samples of each series, (n,); the step of the grid where a series has no two."""
+        return np.nan_to_num(self.timeline.intervals, nan=self.grid.step)
 
     def steps(self, seconds: float) -> Ints:
         """Return the width in grid steps of each series, shape (n, 1): the seconds, and at least two intervals."""
-        wide = np.maximum(seconds, 2.0 * self.interval)
-        return np.ceil(wide / self.grid.step - 0.01).astype(np.int64)[:, None]
+        if seconds not in self._steps:
+            wide = np.maximum(seconds, 2.0 * self.fastest)
+            self._steps[seconds] = np.ceil(wide / self.grid.step - 0.01).astype(np.int64)[:, None]
+        return self._steps[seconds]
 
     @cached_property
-    def now(self) -> tuple[Ints, Floats, Floats]:
-        """Return the newest sample at each step, its time and its value; time is NaN where there is none or it is old.
+    def lead(self) -> int:
+        """Return how many steps before the grid the earliest sample lies."""
+        times = self.timeline.times
+        earliest = float(times.min()) if len(times) else self.grid.start
+        return max(0, int(np.ceil((self.grid.start - earliest) / self.grid.step - 0.5)))
 
-        All have shape (n, grid.size).
-        """
+    @cached_property
+    def newest(self) -> Ints:
+        """Return the newest sample up to half a step after each step, (n, lead + grid.size); one less than the first
+        sample of the series where there is none yet."""
+        start, size = self.grid.start - self.lead * self.grid.step, self.grid.size + self.lead
+        bins = np.ceil((self.timeline.times - start) / self.grid.step - 0.5).astype(np.int64)
+        bins = np.maximum(bins, 0)
+        inside = bins < size
+        counts = np.bincount(self.timeline.rows[inside] * size + bins[inside], minlength=len(self.timeline) * size)
+        below = np.cumsum(counts.reshape(len(self.timeline), size), axis=1, dtype=np.int64)
+        return below + self.timeline.offsets[:-1][:, None] - 1
+
+    @cached_property
+    def now(self) -> tuple[Ints, Floats]:
+        """Return the newest sample at each step and its time, both (n, grid.size); time is NaN where there is none or
+        it is old."""
         newest = self.newest[:, self.lead :]
         there = np.maximum(newest, 0)
-        times = self.times[there]
-        fresh = (newest >= self.first[:, None]) & (self.grid.times() - times <= FRESH * self.interval[:, None])
-        return there, np.where(fresh, times, np.nan), self.values[there]
+        times = self.timeline.times[there]
+        fresh = self.grid.times() - times <= FRESH * self.fastest[:, None]
+        return there, np.where(fresh & (newest >= self.timeline.offsets[:-1][:, None]), times, np.nan)
 
-    def change(self, steps: Ints) -> tuple[Floats, Floats]:
-        """Return growth and the seconds it took, both (n, grid.size); `steps` is the width, (n, 1) or (n, size).
+    def span(self, steps: Ints) -> Span:
+        """Return what differences over these widths reach over; `steps` is (n, 1) or (n, grid.size).
 
-        NaN where the width holds fewer than two real samples, or the newest is older than 2.5 intervals.
+        The last two answers are kept: a ratio asks for both its counters, and several ratios share one of them.
         """
-        if len(self.times) == 0:
-            nothing = np.full((len(self.first), self.grid.size), np.nan)
-            return nothing, nothing
-        newest, until, value = self.now
-        then = np.maximum(self._before(steps), self.first[:, None])
-        since = self.times[then]
+        for widths, span in self._spans:
+            if widths is steps:
+                return span
+        span = self._reached(steps)
+        self._spans = [(steps, span), *self._spans[:1]]
+        return span
+
+    def _reached(self, steps: Ints) -> Span:
+        newest, until = self.now
+        times = self.timeline.times
+        then = np.maximum(self._before(steps), self.timeline.offsets[:-1][:, None])
+        since = times[then]
         target = self.grid.times() - steps * self.grid.step
-        stale = np.nonzero(since < target - FRESH * self.interval[:, None])
+        stale = np.nonzero(since < target - FRESH * self.fastest[:, None])
         then[stale] = np.minimum(then[stale] + 1, newest[stale])
-        since[stale] = self.times[then[stale]]
+        since[stale] = times[then[stale]]
         elapsed = np.where(then < newest, until - since, np.nan)
-        return np.where(np.isnan(elapsed), np.nan, value - self.values[then]), elapsed
+        known = elapsed[np.isfinite(elapsed)]
+        return Span(then, elapsed, float(np.percentile(known, 90)) if len(known) else 0.0)
 
     def _before(self, steps: Ints) -> Ints:
         """Return the newest sample so many steps before each step, -1 before the first."""
@@ -242,33 +324,76 @@ class Counters:
         at = column - steps
         return np.where(at < 0, -1, np.take_along_axis(self.newest, np.maximum(at, 0), axis=1))
 
-    def events(self, steps: Ints, seconds: float) -> tuple[Floats, Floats]:
+
+class Counters:
+    """Counters on a grid: how much each series grew up to each step, over a width that may differ by cell.
+
+    A fall is a reset, the new value counts from 0. Differences are taken between real samples: the newest at a step,
+    and the newest at least the width before it. Nothing is extrapolated, so a difference and the time between its
+    samples belong together.
+    """
+
+    def __init__(self, block: Block, placing: Placing) -> None:
+        self.placing = placing
+        self.grid = placing.grid
+        self.whole = bool(np.all(block.values == np.floor(block.values)))
+        self.values, self._grows = _without_resets(block)
+
+    def steps(self, seconds: float) -> Ints:
+        """Return the width in grid steps of each series, shape (n, 1): the seconds, and at least two intervals."""
+        return self.placing.steps(seconds)
+
+    def change(self, steps: Ints) -> tuple[Floats, Span]:
+        """Return growth, (n, grid.size), and what it reaches over; `steps` is the width, (n, 1) or (n, size).
+
+        NaN where the width holds fewer than two real samples, or the newest is older than 2.5 intervals.
+        """
+        if len(self.values) == 0:
+            nothing = np.full((len(self.placing.timeline), self.grid.size), np.nan)
+            return nothing, Span(np.zeros(nothing.shape, dtype=np.int64), nothing, 0.0)
+        span = self.placing.span(steps)
+        growth = self._now - self.values[span.then]
+        growth[np.isnan(span.elapsed)] = np.nan
+        return growth, span
+
+    @cached_property
+    def _now(self) -> Floats:
+        """Return the newest value at each step."""
+        return self.values[self.placing.now[0]]
+
+    @cached_property
+    def _moved(self) -> Floats:
+        """Return when each series last grew, up to each sample; the time of its first sample where it never did."""
+        timeline = self.placing.timeline
+        marks = np.where(self._grows, np.arange(len(self._grows)), -1)
+        return timeline.times[np.maximum(np.maximum.accumulate(marks), timeline.offsets[:-1][timeline.rows])]
+
+    def events(self, steps: Ints, seconds: float) -> tuple[Floats, Span]:
         """Return `change` as the count of events that a ratio is taken over.
 
         NaN where it has come to a halt: no event for `seconds` nor for three times the usual time between two.
         """
-        growth, elapsed = self.change(steps)
-        if len(self.times) == 0 or not self.whole:
-            return growth, elapsed
-        newest, until, _ = self.now
+        growth, span = self.change(steps)
+        if len(self.values) == 0 or not self.whole:
+            return growth, span
+        newest, until = self.placing.now
         with np.errstate(divide="ignore", invalid="ignore"):
-            patience = np.maximum(self.steps(seconds) * self.grid.step, 3.0 * elapsed / growth)
-            halted = until - self.moved[newest] > patience
-        return np.where(halted, np.nan, growth), elapsed
+            patience = np.maximum(self.steps(seconds) * self.grid.step, 3.0 * span.elapsed / growth)
+            halted = until - self._moved[newest] > patience
+        return np.where(halted, np.nan, growth), span
 
     def history(self) -> Ints:
         """Return the widest width that the samples allow at each step, shape (grid.size,)."""
-        return np.arange(self.lead, self.lead + self.grid.size, dtype=np.int64)
+        return np.arange(self.placing.lead, self.placing.lead + self.grid.size, dtype=np.int64)
 
 
 def widen(grown: Callable[[Ints], Floats], steps: Ints, limit: Ints, least: float = 10.0) -> Ints:
     """Return widths, (n, T), doubled from `steps` while the counters `grown` over them moved by less than `least`.
 
-    `limit` is the widest allowed; it spreads over (n, T).
+    `limit` is the widest allowed; it spreads over (n, T). Where all moved enough, `steps` itself is the answer.
     """
     growth = grown(steps)
     limit = np.maximum(np.broadcast_to(limit, growth.shape), steps)
-    steps = np.broadcast_to(steps, growth.shape)
     while True:
         few = (growth < least) & (steps < limit)
         if not few.any():
@@ -298,28 +423,18 @@ def combine(values: Floats, rows: Ints, size: int, how: Combine, stamps: Floats 
     return result
 
 
-def _without_resets(block: Block, rows: Ints) -> tuple[Floats, NDArray[np.bool_]]:
+def _without_resets(block: Block) -> tuple[Floats, NDArray[np.bool_]]:
     """Return values that never fall, and which samples are higher than the one before them in their series."""
     steps = np.diff(block.values, prepend=0.0)
-    starts = np.diff(rows, prepend=-1) > 0
-    falls = (steps < 0.0) & ~starts
-    grows = ((steps > 0.0) & ~starts) | (falls & (block.values > 0.0))
+    starts = block.offsets[:-1]
+    steps[starts[starts < len(steps)]] = 0.0
+    falls, grows = steps < 0.0, steps > 0.0
     if not falls.any():
         return block.values, grows
+    grows |= falls & (block.values > 0.0)
     lost = np.cumsum(np.where(falls, np.roll(block.values, 1), 0.0))
-    at_start = lost[block.offsets[:-1][rows]]
+    at_start = np.repeat(lost[np.minimum(starts, len(lost) - 1)], np.diff(block.offsets))
     return block.values + (lost - at_start), grows
-
-
-def _newest(block: Block, rows: Ints, grid: Grid) -> Ints:
-    """Return for each series and step the index of the newest sample up to half a step later; one less than its
-    first sample where there is none yet."""
-    bins = np.ceil((block.times - grid.start) / grid.step - 0.5).astype(np.int64)
-    bins = np.maximum(bins, 0)
-    inside = bins < grid.size
-    counts = np.bincount(rows[inside] * grid.size + bins[inside], minlength=len(block.labels) * grid.size)
-    below = np.cumsum(counts.reshape(len(block.labels), grid.size), axis=1, dtype=np.int64)
-    return below + block.offsets[:-1][:, None] - 1
 
 
 def _latest(values: Floats, stamps: Floats | None, starts: Ints) -> Floats:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rca.library import Entities, Label
 from rca.sources.grid import Ints
+from rca.sources.labels import LabelSets
 
 _DIGITS = re.compile(r"([0-9]+)")
 
@@ -47,9 +48,20 @@ class Reader:
         wanted = dict.fromkeys((*self.key, *described.columns, *also, *(("uuid",) if "gpu" in self.key else ())))
         self.labels = {name: entities.labels[name] for name in wanted if name in entities.labels}
         self.seen: list[Seen] = []
+        self._known: Ints = np.zeros(0, dtype=np.int64)
         self._texts: dict[str, dict[str, str]] = {}
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._alike: dict[tuple[tuple[str, str], ...], dict[object, int]] = {}
+
+    def read_sets(self, labels: LabelSets) -> Ints:
+        """Return what `read` does, for sets of one pool: each set is read once, however many series have it."""
+        sets = labels.pool.sets
+        self._known = np.concatenate([self._known, np.full(len(sets) - len(self._known), -1, dtype=np.int64)])
+        _, first = np.unique(labels.who, return_index=True)
+        fresh = labels.who[np.sort(first)]
+        fresh = fresh[self._known[fresh] < 0]
+        self._known[fresh] = self.read([sets[number] for number in fresh.tolist()])
+        return self._known[labels.who]
 
     def read(self, series: Sequence[Mapping[str, str]]) -> Ints:
         """Return for each label set the number of its reading, shape (n,)."""

@@ -12,35 +12,41 @@ from rca.library import Codes, Signal
 from rca.model import Floats, Measurement
 from rca.promql import Samples
 from rca.sources.asking import Query, Questions
-from rca.sources.expressions import Labels, Raw, bind, settled
+from rca.sources.expressions import Raw, Sampled, bind, settled
 from rca.sources.grid import Grid, Ints, combine
 from rca.sources.identity import Reader
-from rca.sources.series import Block
+from rca.sources.labels import LabelSets
 from rca.sources.tables import Directory
 
 
 @dataclass(frozen=True)
 class Times:
-    """The grid of the window, and the longer one that ends with it and begins with the baseline."""
+    """The grid of the window, the longer one that ends with it and begins with the baseline, and as much of that as
+    any samples lie on."""
 
     window: Grid
     whole: Grid
+    seen: Grid
 
     def split(self, values: Floats) -> tuple[Floats, Floats | None]:
-        """Return the window's part of a matrix, and the part before it where the matrix is on the longer grid."""
-        if values.shape[1] == self.window.size:
+        """Return the window's part of a matrix, and the baseline's where the matrix is on more than the window."""
+        inner = values.shape[1] - self.window.size
+        if inner == 0:
             return values, None
-        return values[:, -self.window.size :], values[:, : -self.window.size]
+        before = values[:, :inner]
+        empty = self.whole.size - self.window.size - inner
+        if empty:
+            before = np.concatenate([np.full((len(values), empty), np.nan), before], axis=1)
+        return values[:, inner:], before
 
 
 @dataclass(frozen=True)
 class Material:
-    """All that was read: the blocks by number of the answer with the intervals of their series, why some are lacking,
+    """All that was read: the series by number of the answer, why some are lacking,
     for each kind the reader of its labels and the reading of each series (`codes`, by block and kind), and the
     entities that came of it."""
 
-    blocks: Mapping[int, Block]
-    intervals: Mapping[int, Floats]
+    series: Mapping[int, Sampled]
     failed: Mapping[int, str]
     readers: Mapping[str, Reader]
     codes: Mapping[tuple[int, str], Ints]
@@ -75,6 +81,7 @@ class Bench:
         self.times = times
         self.warnings: list[str] = []
         self._raw: dict[tuple[int, int], Raw] = {}
+        self._origin: dict[str, list[tuple[Ints, list[Mapping[str, str]]]]] = {}
         self._open = Counter(
             number for queries in asked.queries.values() for query in queries for number in set(query.reads.values())
         )
@@ -100,10 +107,10 @@ class Bench:
 
     def _filled(self, signal: Signal, query: Query, odd: _Odd) -> _Filled | None:
         """Evaluate one query; None where it has no sample of any entity."""
-        if query.missing or any(number not in self.material.blocks for number in query.reads.values()):
+        if query.missing or any(number not in self.material.series for number in query.reads.values()):
             return None
         reaches = all(self.asked.back[number] for number in query.reads.values())
-        grid = self.times.whole if reaches else self.times.window
+        grid = self.times.seen if reaches else self.times.window
         size = len(self.material.directory.tables[signal.entity])
 
         def find(one: Samples) -> tuple[Raw, Ints]:
@@ -134,7 +141,7 @@ class Bench:
         """Return a block on a grid."""
         key = (number, grid.size)
         if key not in self._raw:
-            self._raw[key] = Raw(self.material.blocks[number], self.material.intervals[number], grid)
+            self._raw[key] = Raw(self.material.series[number], grid)
         return self._raw[key]
 
     def _done(self, query: Query) -> None:
@@ -155,10 +162,20 @@ class Bench:
         Of several spellings the first in order counts.
         """
         number = next(iter(query.reads.values()))
-        codes, rows = self.material.codes[number, signal.entity], self._rows(number, signal.entity)
+        codes = self.material.codes[number, signal.entity]
+        for known, origins in self._origin.get(signal.entity, ()):
+            if np.array_equal(known, codes):
+                return origins
+        origins = self._read_origins(signal.entity, codes)
+        self._origin.setdefault(signal.entity, []).append((codes, origins))
+        return origins
+
+    def _read_origins(self, kind: str, codes: Ints) -> list[Mapping[str, str]]:
+        """Return for each table row of a kind the raw labels that pick it out of series with these readings."""
+        rows = self.material.directory.rows[kind][codes]
         pairs = np.unique(np.stack([rows, codes], axis=1)[rows >= 0], axis=0)
-        origins: list[Mapping[str, str]] = [{} for _ in range(len(self.material.directory.tables[signal.entity]))]
-        seen = self.material.readers[signal.entity].seen
+        origins: list[Mapping[str, str]] = [{}] * len(self.material.directory.tables[kind])
+        seen = self.material.readers[kind].seen
         for row, code in pairs.tolist():
             origin = seen[code].origin
             if not origins[row] or sorted(origin.items()) < sorted(origins[row].items()):
@@ -169,7 +186,7 @@ class Bench:
         """Return a query in the spelling that the store has, where it has only one."""
         spelling: dict[str, tuple[str, float]] = {}
         for one, number in query.reads.items():
-            names = {labels.get("__name__", "") for labels in self.material.blocks[number].labels}
+            names = set(self.material.series[number].labels.names)
             if one.name and len(names) == 1 and one.name not in names:
                 name = names.pop()
                 spelling[one.name] = (name, self.asked.factor(number, name))
@@ -211,7 +228,7 @@ class Bench:
         failed = sorted(self.material.failed[number] for number in numbers & self.material.failed.keys())
         if failed:
             return failed[0]
-        rows = [self._rows(number, signal.entity) for number in sorted(numbers & self.material.blocks.keys())]
+        rows = [self._rows(number, signal.entity) for number in sorted(numbers & self.material.series.keys())]
         count = sum(len(one) for one in rows)
         if count == 0:
             return f"no series matches {queries[0].text}"
@@ -235,7 +252,7 @@ def _within(values: Floats, valid: tuple[float, float] | None, odd: _Odd) -> Flo
     return np.where(outside, np.nan, values)
 
 
-def _coded(values: Floats, labels: Sequence[Labels] | None, codes: Codes, odd: _Odd) -> Floats:
+def _coded(values: Floats, labels: LabelSets | None, codes: Codes, odd: _Odd) -> Floats:
     """Turn series of a state set into the index of their label's value, where they are not 0."""
     index = {value: float(number) for number, value in enumerate(codes.values)}
     own = [one.get(codes.label, "") for one in labels or [{}] * len(values)]

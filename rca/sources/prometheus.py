@@ -23,6 +23,7 @@ from rca.library import Library
 from rca.model import Floats, Snapshot, Window
 from rca.sources import http, matrix
 from rca.sources.assemble import Deployment, assemble
+from rca.sources.labels import Pool
 from rca.sources.series import Block, Matcher, Selector
 
 T = TypeVar("T")
@@ -84,6 +85,7 @@ class PrometheusStore:
         self._session.mount(self.site.url, http.Adapter(self.site, server.workers))  # the client has mounted its own
         self._session.hooks["response"].append(self._heed)
         self._lock = threading.Lock()
+        self._pool = Pool()
         self._notes: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -178,7 +180,7 @@ class PrometheusStore:
             data={**form, "timeout": f"{math.ceil(self.site.deadline.left() * 1000)}ms"},
             verify=self._session.verify,
         ).content
-        block, notes = matrix.decode(body, self.site.url)
+        block, notes = matrix.decode(body, self.site.url, self._pool)
         self._note(notes)
         return block
 
