@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rca.evaluate import Look
+from rca.freshness import STALE, remarks, silence
 from rca.graph import Graph
 from rca.infer import infer
-from rca.library import Library
+from rca.library import Library, seconds
 from rca.model import Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
 from rca.peers import Indices
 from rca.report import Writer, stamp
@@ -37,7 +38,8 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
     symptoms = writer.symptoms(rows)
     worst: Symptom = min((one.symptom for one in symptoms), key=_ORDER.index, default="none")
     sure = any(cause.probability >= SURE and cause.cause != "unknown" for cause in causes)
-    status: Status = "causes_found" if sure else "inconclusive" if worst != "none" else "healthy"
+    blind = silence(ordered) > STALE or not _judged(look, rows)
+    status: Status = "causes_found" if sure else "inconclusive" if worst != "none" or blind else "healthy"
     times = ordered.times
     return Report(
         status=status,
@@ -51,9 +53,16 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
         not_affected=writer.not_affected(rows),
         rejected=writer.rejected(),
         not_checked=writer.not_checked(),
-        warnings=list(dict.fromkeys(snapshot.warnings)),
+        warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, ordered)])),
         rules=library.digest,
     )
+
+
+def _judged(look: Look, jobs: Sequence[int]) -> bool:
+    """Say whether the window is long enough for at least one symptom of a job to hold; true where there is no job."""
+    length = float(np.ptp(look.snapshot.times)) + look.snapshot.step
+    holds = [seconds(rule.hold) for rule in look.library.rules.values() if rule.symptom]
+    return not jobs or not holds or min(holds) <= length
 
 
 def completed(library: Library, snapshot: Snapshot) -> Snapshot:

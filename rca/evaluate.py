@@ -34,8 +34,13 @@ from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
 from rca.relations import Joins, gather
 
+HARDWARE = ("physical", "resource")
+"""Layers whose root rules hold whatever the job is doing, unless they say otherwise."""
+ANY_PHASE = ("any",)
 TRAINING = "train"
 """The phase in which a baseline is taken."""
+RECENT = 240.0
+"""A finding is active while it held within so many seconds; the same for every rule, so that a chain ends together."""
 HELD = 0.8
 """Share of the known samples of `for` in which a condition must be true: one odd sample does not end a fault."""
 
@@ -104,7 +109,8 @@ class Look:
 
     def _judged(self, rule: Rule) -> Judgement:
         state = np.broadcast_to(self.states(rule.when, rule.entity), (self.size(rule.entity), len(self.snapshot.times)))
-        return Judgement(rule, *_hold(self._in_phase(state, rule), round(seconds(rule.hold) / self.snapshot.step)))
+        length, recent = (round(time / self.snapshot.step) for time in (seconds(rule.hold), RECENT))
+        return Judgement(rule, *_hold(self._in_phase(state, rule), length, max(recent, 2)))
 
     def _only(self, judgement: Judgement) -> Judgement:
         """Leave a rule to the entities that its `only` names."""
@@ -220,7 +226,8 @@ class Look:
         """Make unknown what happened while the job was doing something else."""
         phases = self._phases.get("window")
         job = self.joins.align(rule.entity, "job")
-        if phases is None or job is None or job.way != "coarser" or "any" in rule.phases:
+        names = rule.phases or (ANY_PHASE if rule.role == "root" and rule.layer in HARDWARE else (TRAINING,))
+        if phases is None or job is None or job.way != "coarser" or names == ANY_PHASE:
             return state
         measured = [
             self.snapshot.measurements[leaf.signal]
@@ -228,7 +235,7 @@ class Look:
             if leaf.signal in self.snapshot.measurements
         ]
         smear = round(max((one.smoothing for one in measured), default=0.0) / self.snapshot.step)
-        wanted = [self._codes.index(phase) for phase in rule.phases if phase in self._codes]
+        wanted = [self._codes.index(phase) for phase in names if phase in self._codes]
         fits = _eroded(np.isin(phases, wanted) | np.isnan(phases), smear)
         if fits.all():
             return state
@@ -319,7 +326,15 @@ def _reading(leaf: Leaf, place: tuple[str, int, slice], scored: tuple[Score, Vie
     expected = score.expected[group] if group >= 0 and len(score.expected) else np.array([np.nan])
     if len(expected) > 1:
         expected = expected[columns]
-    return Reading(leaf, median(view.values[row, columns]), median(expected), row, kind, denied)
+    values = view.values[row, columns]
+    value = _masks(values) if isinstance(leaf, Set) else median(values)
+    return Reading(leaf, value, median(expected), row, kind, denied)
+
+
+def _masks(values: Floats) -> float:
+    """Return all bits that were ever set, NaN where nothing is known."""
+    known = values[~np.isnan(values)].astype(np.int64)
+    return float(np.bitwise_or.reduce(known)) if len(known) else float("nan")
 
 
 def median(values: Floats) -> float:
@@ -378,17 +393,17 @@ def _eroded(fits: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
     return np.asarray(np.arange(fits.shape[1]) - last > width)
 
 
-def _hold(state: States, length: int) -> tuple[States, Indices, Indices]:
+def _hold(state: States, length: int, recent_columns: int) -> tuple[States, Indices, Indices]:
     """Find what is true for `length` samples on end.
 
     Holds where at least `HELD` of the known samples of the trailing `length` are true and half of them are known, at
-    some time in the last two lengths (three minutes at least are the caller's business) before the end of what is
-    known. Returns the state (n,), and the first and last column of the finding.
+    some time in the last `recent_columns` before the end of what is known. A window shorter than `length` says nothing.
+    Returns the state (n,), and the first and last column of the finding.
     """
     rows, width = state.shape
     length = max(length, 1)
     known = np.count_nonzero(state, axis=1)
-    summary = np.where(known * 2 > width, -1, 0).astype(np.int8)
+    summary = np.where((known * 2 > width) & (width >= length), -1, 0).astype(np.int8)
     first, recent = np.zeros(rows, np.int64), np.full(rows, max(width - 1, 0), np.int64)
     maybe = np.flatnonzero((state == 1).sum(axis=1) >= HELD * length / 2) if width >= length else np.array([], np.int64)
     if not len(maybe):
@@ -398,7 +413,7 @@ def _hold(state: States, length: int) -> tuple[States, Indices, Indices]:
     held = (true >= HELD * seen) & (seen * 2 >= length) & (np.arange(width) >= length - 1) & (true > 0)
     last_seen = width - 1 - np.argmax((part != 0)[:, ::-1], axis=1)
     last_held = np.where(held.any(axis=1), width - 1 - np.argmax(held[:, ::-1], axis=1), -width * 4)
-    active = last_seen - last_held < 2 * length
+    active = last_seen - last_held < recent_columns
     broken = (
         _trailing(~held & (seen * 2 >= length), length + 1) > length
     )  # one odd sample leaves `length` columns unheld

@@ -291,6 +291,11 @@ class Graph:
         tolerance = self.tolerance(cause.rule) + self.tolerance(target.rule)
         return gap < -tolerance or (begin > 0 and gap > tolerance + seconds(effect.within))
 
+    def symptom(self, judged: Judgement, row: int) -> Symptom | None:
+        """Return the class that a finding puts its job into: `onset` where it clearly began inside the window."""
+        began = int(judged.first[row]) * self.look.snapshot.step > self.tolerance(judged.rule)
+        return judged.rule.onset if began and judged.rule.onset else judged.rule.symptom
+
     def tolerance(self, rule: Rule) -> float:
         """Return by how many seconds the beginning of a finding may be off."""
         measured = [self.look.snapshot.measurements.get(leaf.signal) for leaf in self.look.library.conditions(rule)]
@@ -336,14 +341,11 @@ def measured(rule: Rule) -> str:
 def job_symptoms(graph: Graph, jobs: Iterable[int]) -> dict[int, tuple[Symptom, tuple[str, ...]]]:
     """Return for each ill job (row) its worst symptom class and the rules that show it."""
     classes: dict[int, tuple[Symptom, tuple[str, ...]]] = {}
+    judged = [one for one in graph.judged.values() if one.rule.symptom and one.rule.entity == "job"]
     for job in jobs:
-        shown = [
-            one.rule
-            for one in graph.judged.values()
-            if one.rule.symptom and one.rule.entity == "job" and one.state[job] == 1
-        ]
+        shown = [(graph.symptom(one, job), one.rule.id) for one in judged if one.state[job] == 1]
         for symptom in SEVERITY:
-            rules = tuple(rule.id for rule in shown if rule.symptom == symptom)
+            rules = tuple(rule for shown_as, rule in shown if shown_as == symptom)
             if rules:
                 classes[job] = (symptom, rules)
                 break

@@ -169,7 +169,9 @@ class Rule(Written, frozen=True, kw_only=True):
 
     `role: root` may be a root cause, `role: symptom` never is. `prior` is the share of jobs with that symptom class
     that this rule starts. `leak` is how often the condition holds on one healthy entity. `symptom` marks a job-level
-    rule that puts its job into a symptom class. `narrow` names the one finer entity that fulfils it instead of this
+    rule that puts its job into a symptom class, `onset` the class where the finding clearly began inside the window.
+    `phases` names what the job must be doing (`any`: whatever); by default root rules of the physical and resource
+    layers hold in any phase and all others while training. `narrow` names the one finer entity that fulfils it instead of this
     one, where exactly one does; `widen` names the coarser kind that is ill where three quarters of its members, two at
     least, fulfil the rule together. `only` leaves the rule to entities whose labels match (regular expressions).
     `measure` is the signal whose deviation is the size of the finding (default: that of the first condition).
@@ -184,11 +186,12 @@ class Rule(Written, frozen=True, kw_only=True):
     role: Role
     when: Condition
     hold: Duration = msgspec.field(name="for", default="1m")
-    phases: tuple[str, ...] = ("train",)
+    phases: tuple[str, ...] = ()
     causes: tuple[Effect, ...] = ()
     prior: dict[Symptom, Share] = {}
     leak: Share = 0.01
     symptom: Symptom | None = None
+    onset: Symptom | None = None
     narrow: Condition | None = None
     widen: str | None = None
     only: dict[str, str] = {}

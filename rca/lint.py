@@ -15,24 +15,10 @@ from rca.detectors import Condition, Detector, Leaf
 from rca.errors import Problem, suggestion
 from rca.library import Derived, Effect, Entities, Library, Override, Rule, Signal, fits, seconds
 from rca.model import LAYERS
+from rca.places import Places
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?%?")
 _SETTABLE = frozenset({"limit", "clear", "by", "at_least", "z", "sigma", "factor", "least"})
-
-
-class Places(dict[tuple[str | int, ...], str]):
-    """Where everything was written: (section, name, key, ...) -> `file:line`."""
-
-    def at(self, *steps: str | int) -> str:
-        """Return the place of a path, or of the closest thing around it that has one.
-
-        >>> Places({("rule", "hot"): "hot.yaml:1"}).at("rule", "hot", "when", "of", 0)
-        'hot.yaml:1'
-        """
-        for length in range(len(steps), 0, -1):
-            if steps[:length] in self:
-                return self[steps[:length]]
-        return " ".join(str(step) for step in steps[:2])
 
 
 def order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -88,6 +74,17 @@ def walk(condition: Condition, steps: tuple[str | int, ...]) -> Iterator[tuple[t
         yield from walk(condition.of, (*steps, "of"))
     else:
         yield steps, condition
+
+
+def _empty(condition: Condition, steps: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Yield the paths of `all` and `any` without a part."""
+    if isinstance(condition, detectors.All | detectors.Any):
+        if not condition.of:
+            yield steps
+        for index, part in enumerate(condition.of):
+            yield from _empty(part, (*steps, "of", index))
+    elif isinstance(condition, detectors.Not | detectors.Unless):
+        yield from _empty(condition.of, (*steps, "of"))
 
 
 def leaves(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], Leaf]]:
@@ -202,8 +199,11 @@ class _Checker:
     def rule(self, rule: Rule) -> Iterator[Problem]:
         """Check one rule: its kind, its conditions, its edges."""
         yield from self.unknown("kind", rule.entity, "rule", rule.id, "entity")
+        for steps in _empty(rule.when, ("when",)):
+            yield Problem(self.places.at("rule", rule.id, *steps), "holds no condition, write at least one")
         for steps, leaf in leaves(rule):
             yield from self.condition(rule, leaf, steps)
+        yield from self.widened(rule)
         for index, edge in enumerate(rule.causes):
             yield from self.edge(rule, edge, index)
         for phase in rule.phases:
@@ -212,6 +212,16 @@ class _Checker:
         yield from self.labelled(rule.only, rule, "only", self.places.at("rule", rule.id, "only"))
         if rule.measure is not None:
             yield from self.readable(rule, rule.measure, "measure")
+
+    def widened(self, rule: Rule) -> Iterator[Problem]:
+        """Check that `widen` names a kind to which the rule's entities belong."""
+        if rule.widen is None:
+            return
+        yield from self.unknown("kind", rule.widen, "rule", rule.id, "widen")
+        if self.finer(rule.entity, rule.widen) is False:
+            yield Problem(
+                self.places.at("rule", rule.id, "widen"), f"a {rule.widen} is no coarser than a {rule.entity}"
+            )
 
     def labelled(self, wanted: Mapping[str, str], rule: Rule, key: str, place: str) -> Iterator[Problem]:
         """Check that the rule's entities carry labels, and that what is wanted of them is a regular expression."""
@@ -239,6 +249,8 @@ class _Checker:
             other = getattr(leaf, key, None)
             if other is not None:
                 yield from self.readable(rule, other, *steps, "with" if key == "other" else key)
+        if getattr(leaf, "peers", None) == () and not isinstance(leaf, detectors.Set):
+            yield Problem(place, "peers are empty, write for example [job, stage]")
         for peer in getattr(leaf, "peers", ()):
             yield from self.unknown("peers", peer, "rule", rule.id, *steps, "peers")
         for key in ("limit", "clear", "by", "at_least"):
@@ -288,7 +300,10 @@ class _Checker:
         yield from self.unknown("rule", edge.effect, *steps, "effect")
         yield from self.unknown("relation", edge.via, *steps, "via")
         if edge.gain is not None:
-            yield from self.readable(rule, edge.gain.of, "causes", index, "gain", "of")
+            for key in filter(None, (edge.gain.of, edge.gain.over)):
+                yield from self.readable(rule, key, "causes", index, "gain", "of")
+            if edge.gain.factor <= 0:
+                yield Problem(self.places.at(*steps, "gain", "factor"), "a gain's factor must be above 0")
         effect = self.library.rules.get(edge.effect)
         if edge.via not in self.entities.relations or effect is None:
             return

@@ -17,8 +17,9 @@ import msgspec
 
 from rca.errors import Problem, ProblemsError, UsageError, suggestion
 from rca.library import Entities, Label, Library, Override, Rule, Signal
-from rca.lint import Places, faults, lint, order
+from rca.lint import faults, lint, order
 from rca.model import LAYERS
+from rca.places import Places
 from rca.reader import Reading, decode_file
 
 _ID = re.compile(r"[a-z][a-z0-9_]*")

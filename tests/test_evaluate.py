@@ -38,14 +38,15 @@ def row(states: str) -> np.ndarray:
     ],
 )
 def test_a_finding_lasts(states: str, state: int, first: int, why: str) -> None:
-    found, begin, _ = _hold(row(states), 4)
+    found, begin, _ = _hold(row(states), 4, 8)
     assert found[0] == state, why
     if state == 1:
         assert begin[0] == first, why
 
 
-def test_a_window_shorter_than_for_finds_nothing() -> None:
-    assert _hold(row("+++"), 4)[0].tolist() == [-1]
+def test_a_window_shorter_than_for_says_nothing() -> None:
+    assert _hold(row("+++"), 4, 8)[0].tolist() == [0]
+    assert _hold(row("---"), 4, 8)[0].tolist() == [0]
 
 
 def rule(condition: Condition, entity: str = "gpu", **more: object) -> Rule:
@@ -102,7 +103,9 @@ def test_other_phases_do_not_count(library: Library) -> None:
     job.signals["gpu_temperature"][3, 40:50] = 90.0
     job.signals["rank_state"][:, 40:50] = 5.0
     look = Look(library, job.snapshot(library))
-    assert not len(look.judge(rule(HOT)).found())
+    assert look.judge(rule(HOT)).found().tolist() == [3], "hardware is judged whatever the job is doing"
+    assert not len(look.judge(rule(HOT, phases=("train",))).found())
+    assert not len(look.judge(rule(HOT, layer="training")).found())
     assert not len(look.judge(rule(HOT, phases=("eval",))).found())
     assert look.judge(rule(HOT, phases=("save_checkpoint",))).found().tolist() == [3]
 

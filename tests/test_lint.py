@@ -7,8 +7,9 @@ from rules_folder import ENTITIES, HOT, SIGNALS, SLOW, write
 
 from rca.errors import Problem
 from rca.library import Entities
-from rca.lint import Places, columns, is_finer, order
+from rca.lint import columns, is_finer, order
 from rca.load import check, load, survey
+from rca.places import Places
 
 CLOCK = """\
 clock: {summary: Clock, entity: gpu, layer: physical, unit: megahertz, queries: [clock]}

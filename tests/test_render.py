@@ -54,7 +54,7 @@ def test_first_line_names_cause_entity_probability_effect_and_onset() -> None:
 
 def test_a_job_that_was_slow_all_along_has_no_onset() -> None:
     assert first_line(SAMPLES["skew"]).endswith(
-        "job moe-8x22b is 1.4x slower than its work needs, over the whole window"
+        "job moe-8x22b is 1.4x slower than its work needs, for as long as was looked at"
     )
 
 

@@ -31,6 +31,8 @@ def _sizes(scenario: Scenario) -> Iterator[str]:
     cluster = scenario.cluster
     if scenario.job is not None and scenario.jobs:
         yield "both 'job' and 'jobs' are given, write one of them"
+    if not scenario.all_jobs():
+        yield "no 'job' is given, write one: a cluster without a job has nothing to diagnose"
     taken: dict[int, str] = {}
     names = [job.id for job in scenario.all_jobs()]
     yield from (f"job '{name}' is written twice, give each its own id" for name in set(names) if names.count(name) > 1)

@@ -103,7 +103,7 @@ def ailment(symptom: JobSymptom, report: Report) -> str:
     needs = " than its work needs" if symptom.slowdown else ""
     phrases = {
         "slow_onset": f"is {slower}{since}",
-        "slow_always": f"is {slower}{needs}, over the whole window",
+        "slow_always": f"is {slower}{needs}, for as long as was looked at",
         "stalled": f"makes no steps{since}",
         "crashed": f"has crashed{since.replace(' since ', ' at ')}",
         "numeric": f"has a loss or gradients that are not right{since}",
