@@ -28,7 +28,7 @@ from cluster import SIGNALS, Shape, make, write
 from servers import backfill, prometheus
 
 from rca.config import Server
-from rca.times import stamp
+from rca.plain import stamp
 
 FULL = Shape(nodes=1024, pp=8)
 SMALL = Shape(nodes=16, pp=2)

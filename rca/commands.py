@@ -14,12 +14,12 @@ from rca.diagnose import diagnose as judge
 from rca.errors import Problem, SourceError
 from rca.inputs import Inputs, changes, flags, folders, look
 from rca.model import Report
-from rca.plain import counted
+from rca.plain import counted, stamp
 from rca.render import text
 from rca.schema import schema as rule_schema
 from rca.sources import recording
 from rca.sources.scenario import stage
-from rca.times import parse_time, stamp
+from rca.times import parse_time
 
 Step = Callable[[str], None]
 

@@ -1,8 +1,6 @@
 """Diagnose a snapshot: one pure function, the same bytes for the same input."""
 
 import dataclasses
-import itertools
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +12,13 @@ from rca.infer import infer
 from rca.library import Library, seconds
 from rca.model import Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
 from rca.peers import Indices
-from rca.report import Writer, stamp
+from rca.plain import natural, stamp
+from rca.report import Writer
 
 SURE = 0.5
+MOST = 50
+"""So many causes that lost are listed with their reasons; how many more there are is said."""
 _ORDER: tuple[Symptom, ...] = ("crashed", "stalled", "numeric", "slow_onset", "slow_always", "none")
-_DIGITS = re.compile(r"(\d+)")
 
 
 def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> Report:
@@ -38,9 +38,10 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
     symptoms = writer.symptoms(rows)
     worst: Symptom = min((one.symptom for one in symptoms), key=_ORDER.index, default="none")
     sure = any(cause.probability >= SURE and cause.cause != "unknown" for cause in causes)
-    blind = silence(ordered) > STALE or not _judged(look, rows)
+    blind = silence(snapshot) > STALE or not _judged(look, rows)
     status: Status = "causes_found" if sure else "inconclusive" if worst != "none" or blind else "healthy"
-    times = ordered.times
+    times, rejected = ordered.times, writer.rejected()
+    left_out = [f"rejected: {len(rejected) - MOST} more causes that lost are left out"] if len(rejected) > MOST else []
     return Report(
         status=status,
         symptom=worst,
@@ -51,9 +52,9 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
         findings=writer.findings(),
         unexplained=writer.unexplained(),
         not_affected=writer.not_affected(rows),
-        rejected=writer.rejected(),
+        rejected=rejected[:MOST],
         not_checked=writer.not_checked(),
-        warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, ordered)])),
+        warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, canonical(library, snapshot)), *left_out])),
         rules=library.digest,
     )
 
@@ -108,19 +109,17 @@ def _measurement(one: Measurement, order: Indices) -> Measurement:
 
 def _order(table: Table) -> Indices | None:
     """Return the order that sorts a table, None where it is sorted."""
-    keys = [
-        tuple(_natural(str(part)) for part in row)
-        for row in zip(*(table.columns[label] for label in table.key), strict=True)
-    ]
-    if all(before <= after for before, after in itertools.pairwise(keys)):
-        return None
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+    order = np.lexsort([_ranks(table.columns[label].tolist()) for label in reversed(table.key)])
+    return None if np.array_equal(order, np.arange(len(order))) else order
 
 
-def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts node-9 before node-10.
+def _ranks(values: Sequence[str]) -> Indices:
+    """Return the place of each value in natural order.
 
-    >>> _natural("node-9") < _natural("node-10")
-    True
+    >>> _ranks(["node-10", "node-9", "node-10"])
+    array([1, 0, 1])
     """
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.split(text) if part)
+    keys = {value: natural(str(value)) for value in set(values)}
+    place = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    rank = {value: place[key] for value, key in keys.items()}
+    return np.array([rank[value] for value in values], dtype=np.int64)

@@ -93,11 +93,15 @@ class Look:
         return 0 if table is None else len(table)
 
     def inside(self, kind: str, jobs: Sequence[int]) -> NDArray[np.bool_]:
-        """Say which entities of a kind belong to these jobs (rows); all of a kind that jobs share."""
-        align = self.joins.align(kind, "job")
+        """Say which entities of a kind belong to these jobs (rows), by their job or by a rank that runs on them."""
+        align, ranks, job_of = (self.joins.align(*pair) for pair in ((kind, "job"), (kind, "rank"), ("rank", "job")))
         if align is None or align.way != "coarser":
             return np.ones(self.size(kind), dtype=bool)
-        return np.isin(align.rows, list(jobs))
+        inside = np.isin(align.rows, list(jobs))
+        if ranks is not None and ranks.way == "finer" and job_of is not None:
+            hosts = ranks.rows[np.isin(job_of.rows, list(jobs))]
+            inside[hosts[hosts >= 0]] = True
+        return inside
 
     def judge(self, rule: Rule) -> Judgement:
         """Judge a rule on all entities of its kind, overrides of the deployment included."""

@@ -157,7 +157,7 @@ class Contest:
     def rest(self, number: int, covered: Covered) -> float:
         """Return the log score of an unknown cause for what a candidate explains.
 
-        It pays one prior, spread over the entities that could be ill; rules that could explain the same and cannot be
+        It pays one prior, spread over the entities that could be as ill as those found; rules that could explain the same and cannot be
         checked there make it likelier.
         """
         candidate = self.candidates[number]
@@ -168,10 +168,12 @@ class Contest:
         share = UNKNOWN_PRIOR * (UNLISTED if self._symptom(candidate) == "none" else 1.0)
         if not hubs:
             return math.log(share)
-        hub = hubs[0]
-        kind = self._rules[hub.effect].entity
-        prior = share / self._population(kind, int(hub.true[0]))
-        return math.log(prior + self._unchecked(hub, candidate)) + sum(weights)
+        spread, hub = min(((self._spread(hub), hub) for hub in hubs), key=lambda one: one[0])
+        return math.log(share * spread + self._unchecked(hub, candidate)) + sum(weights)
+
+    def _spread(self, hub: Hub) -> float:
+        """Return the share of all entities that a hub's findings are: how well they say where to look."""
+        return len(hub.true) / self._population(self._rules[hub.effect].entity, int(hub.true[0]))
 
     def _unchecked(self, hub: Hub, candidate: Candidate) -> float:
         """Return the prior mass of rules that lead to a hub's findings and could not be judged there."""

@@ -12,15 +12,18 @@ from rca.errors import SourceError, UsageError, suggestion
 from rca.library import Library, Source
 from rca.load import Changes, load
 from rca.model import Snapshot, Window
+from rca.plain import stamp
 from rca.sources import topology
 from rca.sources.assemble import Deployment
 from rca.sources.prometheus import PrometheusSource, PrometheusStore
 from rca.sources.recording import RecordingSource
 from rca.sources.scenario import ScenarioSource
-from rca.times import parse_duration, parse_time, stamp
+from rca.times import parse_duration, parse_time
 
 Extent = Callable[[], tuple[float, float] | None]
 FEWEST_STEPS = 3
+LONGEST = 2 * 86400.0
+"""Window and baseline together, in seconds; more would not fit into memory on a large cluster."""
 SKEW = 60.0
 """How far ahead of the source's present the end of a window may lie, in seconds."""
 
@@ -135,6 +138,11 @@ def choose_window(given: Inputs, settings: Settings, opened: Opened) -> Window:
     baseline = parse_duration("--baseline", settings.baseline)
     if width == 0:
         raise UsageError("--window: a window of 0 s holds nothing, write for example 15m")
+    if width + baseline > LONGEST:
+        raise UsageError(
+            f"--window: {settings.window} and --baseline {settings.baseline} are more than {LONGEST / 86400:g} days of samples"
+            " together, write less"
+        )
     latest = opened.source.latest()
     end = parse_time("--at", given.at, latest) if given.at else latest
     if end > latest + SKEW:

@@ -173,7 +173,7 @@ class Rule(Written, frozen=True, kw_only=True):
     `phases` names what the job must be doing (`any`: whatever); by default root rules of the physical and resource
     layers hold in any phase and all others while training. `narrow` names the one finer entity that fulfils it instead of this
     one, where exactly one does; `widen` names the coarser kind that is ill where three quarters of its members, two at
-    least, fulfil the rule together. `only` leaves the rule to entities whose labels match (regular expressions).
+    least, fulfil the rule together, or where several would bring about the very same. `only` leaves the rule to entities whose labels match (regular expressions).
     `measure` is the signal whose deviation is the size of the finding (default: that of the first condition).
     `confused_with` lists the ids that look alike; `source` says where thresholds come
     from.

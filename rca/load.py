@@ -123,8 +123,10 @@ def changed(library: Library, changes: Changes) -> Library:
         for name, label in library.entities.labels.items()
     }
     entities = msgspec.structs.replace(library.entities, labels=labels)
+    made = repr((changes.overrides, changes.queries, changes.labels, sorted(gone)))
+    digest = library.digest if changes == Changes(place=changes.place) else _changed_digest(library.digest, made)
     return msgspec.structs.replace(
-        library, rules=rules, signals=signals, entities=entities, overrides=tuple(changes.overrides)
+        library, rules=rules, signals=signals, entities=entities, overrides=tuple(changes.overrides), digest=digest
     )
 
 
@@ -318,6 +320,11 @@ def _aliases(folder: Path, found: _Found) -> dict[str, tuple[tuple[str, float], 
     except ProblemsError as error:
         found.problems.extend(error.problems)
         return {}
+
+
+def _changed_digest(digest: str, changes: str) -> str:
+    """Return a digest that tells of a deployment's changes too."""
+    return f"sha256:{hashlib.sha256(f'{digest} {changes}'.encode()).hexdigest()}"
 
 
 def _digest(folders: Sequence[Path], found: _Found) -> str:

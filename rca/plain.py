@@ -1,9 +1,13 @@
 """Numbers, counts and strings as people can read them; a leaf that anything may import."""
 
 import math
+import re
 import unicodedata
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
 
+_DIGITS = re.compile(r"([0-9]+)")
 _PLURALS = {"switch": "switches", "series": "series"}
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
@@ -136,3 +140,24 @@ def visible(text: str) -> str:
 
 def _spelt(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+@lru_cache(maxsize=1 << 17)
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key that takes numbers inside text as numbers.
+
+    >>> sorted(["node-10", "node-9", "a"], key=natural)
+    ['a', 'node-9', 'node-10']
+    """
+    parts = [part for part in _DIGITS.split(text) if part]
+    key = [(0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts]
+    return (*key, (2, 0, text))
+
+
+def stamp(time: float) -> str:
+    """Write unix seconds as RFC 3339 in UTC.
+
+    >>> stamp(0.0)
+    '1970-01-01T00:00:00Z'
+    """
+    return datetime.fromtimestamp(round(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rca.library import Entities
 from rca.model import Floats, Table
@@ -20,12 +19,59 @@ class Alignment(NamedTuple):
     rows: Indices
 
 
+class Values:
+    """The values of labels as numbers: equal in all tables, in the order of the values, worked out once a label."""
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self._tables = tables
+        self._numbers: dict[str, tuple[int, dict[str, Indices]]] = {}
+
+    def codes(self, kinds: Sequence[str], labels: Sequence[str], *, blank: bool = False) -> list[Indices]:
+        """Give equal labels equal numbers over several tables; -1 where one is not known, unless `blank` is a value."""
+        count = sum(len(self._tables[kind]) for kind in kinds)
+        codes, known, size = np.zeros(count, dtype=np.int64), np.ones(count, dtype=bool), 1
+        for label in labels:
+            vocabulary, numbers = self._of(label)
+            own = np.concatenate([numbers[kind] for kind in kinds])
+            known &= own > 0
+            if size * vocabulary >= 1 << 62:
+                codes = np.unique(codes, return_inverse=True)[1]
+                size = count
+            codes = codes * vocabulary + own
+            size *= vocabulary
+        codes = np.unique(codes, return_inverse=True)[1]
+        coded = np.where(known | blank, codes, -1).astype(np.int64)
+        return np.split(coded, np.cumsum([len(self._tables[kind]) for kind in kinds])[:-1])
+
+    def positions(self, kind: str, targets: str) -> Indices:
+        """Return for each row of `kind` the row of `targets` whose key it carries; -1 where there is none."""
+        codes, target_codes = self.codes([kind, targets], self._tables[targets].key)
+        position = np.full(int(max(codes.max(initial=-1), target_codes.max(initial=-1))) + 1, -1, dtype=np.int64)
+        position[target_codes[target_codes >= 0]] = np.flatnonzero(target_codes >= 0)
+        return np.where(codes >= 0, position[np.maximum(codes, 0)] if len(position) else -1, -1)
+
+    def _of(self, label: str) -> tuple[int, dict[str, Indices]]:
+        """Return how many numbers a label has, and those of each table that carries it; 0 stands for what is not known."""
+        if label not in self._numbers:
+            columns = {
+                kind: table.columns[label].tolist() for kind, table in self._tables.items() if label in table.columns
+            }
+            values = sorted({"", *(value for column in columns.values() for value in column)})
+            number = {value: index for index, value in enumerate(values)}
+            numbers = {
+                kind: np.array([number[value] for value in column], dtype=np.int64) for kind, column in columns.items()
+            }
+            self._numbers[label] = (len(values), numbers)
+        return self._numbers[label]
+
+
 class Joins:
     """Answers on a snapshot's tables, each computed once."""
 
     def __init__(self, entities: Entities, tables: Mapping[str, Table]) -> None:
         self._relations = entities.relations
         self._tables = tables
+        self._values = Values(tables)
         self._alignments: dict[tuple[str, str], Alignment | None] = {}
         self._groups: dict[tuple[str, tuple[str, ...]], Indices] = {}
         self._hubs: dict[tuple[str, str, str], tuple[Indices, list[Indices]]] = {}
@@ -48,7 +94,7 @@ class Joins:
         key = (kind, labels)
         if key not in self._groups:
             columns = self._tables[kind].columns
-            group = _codes([self._tables[kind]], [label for label in labels if label in columns], blank=True)[0]
+            group = self._values.codes([kind], [label for label in labels if label in columns], blank=True)[0]
             outside = "job" in labels and "job" in columns
             self._groups[key] = np.where(columns["job"] == "", -1, group) if outside else group
         return self._groups[key]
@@ -66,9 +112,9 @@ class Joins:
         if kind == other:
             return Alignment("coarser", np.arange(len(ours)))
         if set(theirs.key) <= set(ours.columns):
-            return Alignment("coarser", _positions(ours, theirs))
+            return Alignment("coarser", self._values.positions(kind, other))
         if set(ours.key) <= set(theirs.columns):
-            return Alignment("finer", _positions(theirs, ours))
+            return Alignment("finer", self._values.positions(other, kind))
         return None
 
     def members(self, kind: str, via: str, other: str, row: int) -> Indices | None:
@@ -88,7 +134,7 @@ class Joins:
             return nowhere
         missing = [label for label in relation.labels if label not in theirs.columns]
         if not missing and set(relation.labels) <= set(ours.columns):
-            group, hub = _codes([ours, theirs], relation.labels)
+            group, hub = self._values.codes([kind, other], relation.labels)
             if other == "group" and relation.communicator:
                 hub = np.where(theirs.columns["group"] == via, hub, -1)
             return group, _listed(group, hub)
@@ -104,8 +150,8 @@ class Joins:
         on = [label for label in joint.key if label not in labels]
         if not set(labels) <= set(ours.columns) or not set(on) <= set(theirs.columns):
             return np.full(len(ours), -1, dtype=np.int64), []
-        group, middle = _codes([ours, joint], labels)
-        there, final = _codes([joint, theirs], on)
+        group, middle = self._values.codes([ours.kind, joint.kind], labels)
+        there, final = self._values.codes([joint.kind, theirs.kind], on)
         hubs = [np.flatnonzero(np.isin(final, there[middle == hub])) for hub in range(int(group.max(initial=-1)) + 1)]
         return group, hubs
 
@@ -128,36 +174,22 @@ def gather(values: Floats, index: Indices, count: int, by: str) -> Floats:
     known = ~np.isnan(rows)
     count_known = np.add.reduceat(known, starts, axis=0, dtype=np.float64)
     total = np.add.reduceat(np.where(known, rows, 0.0), starts, axis=0)
-    divisor = count_known if by == "mean" else np.ones_like(count_known)
-    gathered[found] = np.divide(total, divisor, out=np.full_like(total, np.nan), where=count_known > 0)
+    mean = np.divide(total, count_known, out=np.full_like(total, np.nan), where=count_known > 0)
+    gathered[found] = mean if by == "mean" else mean * count_known
     return gathered
 
 
-def _keys(table: Table, labels: Sequence[str]) -> tuple[NDArray[np.object_], NDArray[np.bool_]]:
-    """Join the labels of each row into one string, and say which rows know them all."""
-    joined = np.full(len(table), "", dtype=object)
-    known = np.ones(len(table), dtype=bool)
-    for label in labels:
-        column = table.columns[label]
-        joined = joined + column + "\x1f"
-        known &= column != ""
-    return joined, known
+def total(values: Floats, index: Indices, count: int) -> Floats:
+    """Sum the members (n, T) of each group (count, T), of which none falls silent.
 
+    One that has samples at other times counts as the mean of those seen: a lost series makes no total fall.
 
-def _codes(tables: Sequence[Table], labels: Sequence[str], *, blank: bool = False) -> list[Indices]:
-    """Give equal labels equal numbers over several tables; -1 where one is not known, unless `blank` is a value."""
-    keys, known = zip(*(_keys(table, labels) for table in tables), strict=True)
-    _, codes = np.unique(np.concatenate(keys).astype(str), return_inverse=True)
-    coded = np.where(np.concatenate(known) | blank, codes, -1).astype(np.int64)
-    return np.split(coded, np.cumsum([len(table) for table in tables])[:-1])
-
-
-def _positions(rows: Table, targets: Table) -> Indices:
-    """Return for each row the position of the target whose key it carries; -1 where there is none."""
-    codes, target_codes = _codes([rows, targets], targets.key)
-    position = np.full(int(max(codes.max(initial=-1), target_codes.max(initial=-1))) + 1, -1, dtype=np.int64)
-    position[target_codes[target_codes >= 0]] = np.flatnonzero(target_codes >= 0)
-    return np.where(codes >= 0, position[np.maximum(codes, 0)] if len(position) else -1, -1)
+    >>> total(np.array([[5.0, 5.0], [5.0, np.nan]]), np.array([0, 0]), 1)
+    array([[10., 10.]])
+    """
+    ever = np.isfinite(values).any(axis=1) & (index >= 0)
+    members = np.bincount(index[ever], minlength=count).astype(float)[:, None]
+    return np.where(members > 0, gather(values, index, count, "mean") * members, np.nan)
 
 
 def _listed(group: Indices, hub: Indices) -> list[Indices]:

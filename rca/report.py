@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 import numpy as np
@@ -28,21 +27,10 @@ from rca.model import (
     Rejected,
 )
 from rca.peers import Indices
-from rca.plain import percent, quantity
+from rca.plain import percent, quantity, stamp
 
 LISTED = 0.05
 """Candidates of at least this probability are causes; what is below is rejected."""
-MOST = 50
-"""No list of findings or rejected candidates is longer than this; what is left out is counted."""
-
-
-def stamp(time: float) -> str:
-    """Write unix seconds as RFC 3339.
-
-    >>> stamp(0.0)
-    '1970-01-01T00:00:00Z'
-    """
-    return datetime.fromtimestamp(round(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Writer:
@@ -288,10 +276,10 @@ class Writer:
         return NotAffected(rule.id, self.entity("job", job), f"{lowered(signal.summary)}{seen}")
 
     def rejected(self) -> list[Rejected]:
-        """Return the candidates that lost, each with the reason."""
+        """Return the causes that lost, each with the reason: the look-alikes of the chosen ones, then candidates."""
         lost = [one for one in self._verdict.standings if one.probability < LISTED or not one.chosen]
         named = [Rejected(one.candidate.rule.id, self._narrowed(one.candidate)[0], self._why(one)) for one in lost]
-        return (named + self._lookalikes())[:MOST]
+        return self._lookalikes() + named
 
     def _why(self, standing: Standing) -> str:
         candidate = standing.candidate

@@ -1,7 +1,7 @@
 """Times and durations as they are given on the command line."""
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 
 from rca.errors import UsageError
 from rca.library import seconds
@@ -46,12 +46,3 @@ def parse_duration(flag: str, text: str) -> float:
         return seconds(text.strip())
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from error
-
-
-def stamp(time: float) -> str:
-    """Write unix seconds as RFC 3339 in UTC.
-
-    >>> stamp(0.0)
-    '1970-01-01T00:00:00Z'
-    """
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

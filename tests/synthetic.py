@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.library import Library
 from rca.model import Floats, Measurement, Snapshot, Table
-from rca.relations import gather
+from rca.relations import gather, total
 
 STEP = 15.0
 
@@ -120,18 +120,24 @@ class Job:
         own = tables[signal.entity]
         if derived.of is not None:
             finer = tables[library.signals[derived.of].entity]
-            full[name] = gather(full[derived.of], _index(finer, own), len(own), derived.by or "max")
+            index = _index(finer, own)
+            by = derived.by or "max"
+            full[name] = (
+                total(full[derived.of], index, len(own))
+                if by == "sum"
+                else gather(full[derived.of], index, len(own), by)
+            )
             return
         parts = {part: self._on(library, tables, full, (part, own)) for part in derived.inputs() if part in full}
         product = np.prod([parts[part] for part in derived.product], axis=0) if derived.product else None
-        total = np.sum([parts[part] for part in derived.sum], axis=0) if derived.sum else None
+        whole = np.sum([parts[part] for part in derived.sum], axis=0) if derived.sum else None
         if product is not None:
             full[name] = product
         elif derived.ratio:
             full[name] = parts[derived.ratio[0]] / parts[derived.ratio[1]]
-        elif total is not None:
+        elif whole is not None:
             more = sum(parts[part] for part in derived.plus if part in parts)
-            full[name] = total + more - sum(parts[part] for part in derived.difference if part in parts)
+            full[name] = whole + more - sum(parts[part] for part in derived.difference if part in parts)
 
     def _on(
         self, library: Library, tables: dict[str, Table], full: dict[str, Floats], part: tuple[str, Table]

@@ -10,8 +10,9 @@ from memory_store import END, MemoryStore, counter, series, ticks
 from small_library import entities, library, read, signal
 
 from rca.model import Snapshot
+from rca.plain import natural
 from rca.sources.assemble import Deployment
-from rca.sources.identity import Reader, natural, unify
+from rca.sources.identity import Reader, unify
 from rca.sources.topology import Topology, parse
 
 UP = ticks(1.0)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.errors import UsageError
-from rca.times import parse_duration, parse_time, stamp
+from rca.plain import stamp
+from rca.times import parse_duration, parse_time
 
 NOW = 1_772_373_600.0
 

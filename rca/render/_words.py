@@ -140,7 +140,7 @@ def _found(report: Report) -> str:
 
 
 def _inconclusive(report: Report) -> str:
-    why = ailments(report) or "something is wrong"
+    why = ailments(report) or "too little was seen to judge, the warnings say what"
     guesses = [accusation(cause) for cause in report.causes if cause.cause != "unknown"]
     best = f"the best guess is {guesses[0]}" if guesses else "there is no candidate"
     return f"inconclusive: {why}, and no cause is as likely as {percent(LIKELY)}; {best}"

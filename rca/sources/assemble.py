@@ -14,11 +14,13 @@ import numpy as np
 from rca.errors import SourceError
 from rca.library import Entities, Library
 from rca.model import Measurement, Snapshot, Window
+from rca.plain import natural
 from rca.sources.asking import HOSTS, UPLINKS, Answered, Questions, Sampling, answers, questions
 from rca.sources.derive import derive
 from rca.sources.expressions import Sampled
 from rca.sources.grid import EDGE, Grid, Ints, clean, common_step
-from rca.sources.identity import Reader, natural, rewritten
+from rca.sources.identity import Reader, rewritten
+from rca.sources.labels import LabelSets
 from rca.sources.measure import Bench, Material, Times
 from rca.sources.ranks import Info
 from rca.sources.series import Block, Store
@@ -45,15 +47,20 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     deployment = deployment or Deployment()
     names = store.names(window.start - window.baseline, window.end)
     asked = questions(library, names, window, library.aliases)
-    sampling = Sampling()
-    answered = dict(answers(store, asked, window.end))
-    series = {number: sampling.add(one.block) for number, one in answered.items()}
+    sampling, readings = Sampling(), Readings(library, asked)
+    answered: dict[int, Answered] = {}
+    series: dict[int, Sampled] = {}
+    for number, one in answers(store, asked, window.end):  # the store works on, so what can be done now is for free
+        answered[number], series[number] = one, sampling.add(one.block)
+        readings.add(number, series[number].labels)
     times = choose_times(asked, series, window, deployment.step)
     served, failed, warnings = _served(store, asked, times)
-    series |= {number: sampling.add(block) for number, block in served.items()}
-    readers, codes = _read(library, asked, series)
-    directory = build(library.entities, _world(library.entities, asked, series, (readers, codes), deployment.topology))
-    bench = Bench(asked, Material(series, failed, readers, codes, directory), times)
+    for number, block in served.items():
+        series[number] = sampling.add(block)
+        readings.add(number, series[number].labels)
+    codes = readings.codes
+    directory = build(library.entities, _world(library.entities, asked, series, readings, deployment.topology))
+    bench = Bench(asked, Material(series, failed, readings.readers, codes, directory), times)
     measured: dict[str, Measurement] = {}
     absent: dict[str, str] = {}
     for name, signal in sorted(library.signals.items()):
@@ -121,37 +128,39 @@ def _served(store: Store, asked: Questions, times: Times) -> tuple[dict[int, Blo
     return blocks, failed, warnings
 
 
-def _read(
-    library: Library, asked: Questions, series: Mapping[int, Sampled]
-) -> tuple[dict[str, Reader], dict[tuple[int, str], Ints]]:
-    """Read the labels of every block as each kind that it is asked for."""
-    readers = {kind: Reader(library.entities, kind) for kind in library.entities.kinds}
-    codes: dict[tuple[int, str], Ints] = {}
-    for name, queries in asked.queries.items():
-        kind = library.signals[name].entity
-        for number in sorted({number for query in queries for number in query.reads.values()}):
-            if number in series and (number, kind) not in codes:
-                codes[number, kind] = readers[kind].read_sets(series[number].labels)
-    return readers, codes
+class Readings:
+    """Reads the labels of series as each kind that they are asked for."""
+
+    def __init__(self, library: Library, asked: Questions) -> None:
+        self.readers = {kind: Reader(library.entities, kind) for kind in library.entities.kinds}
+        self.codes: dict[tuple[int, str], Ints] = {}
+        self._kinds: dict[int, set[str]] = {}
+        for name, queries in asked.queries.items():
+            for number in {number for query in queries for number in query.reads.values()}:
+                self._kinds.setdefault(number, set()).add(library.signals[name].entity)
+
+    def add(self, number: int, labels: LabelSets) -> None:
+        """Read the labels of one answer."""
+        for kind in sorted(self._kinds.get(number, ())):
+            self.codes[number, kind] = self.readers[kind].read_sets(labels)
 
 
 def _world(
     entities: Entities,
     asked: Questions,
     series: Mapping[int, Sampled],
-    read: tuple[Mapping[str, Reader], Mapping[tuple[int, str], Ints]],
+    readings: Readings,
     topology: Topology,
 ) -> World:
     """Collect what tables are built from."""
-    readers, codes = read
     infos = {name: series[number].block for name, number in asked.infos.items() if number in series}
     nowhere = Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))
     return World(
-        seen={kind: reader.seen for kind, reader in readers.items()},
+        seen={kind: reader.seen for kind, reader in readings.readers.items()},
         infos=[one for name in entities.rank_info if name in infos for one in _infos(entities, infos[name])],
         hosts=_hosts(entities, infos.get(HOSTS, nowhere)),
         uplinks=uplinks(infos.get(UPLINKS, nowhere).labels),
-        active=_active(series, codes),
+        active=_active(series, readings.codes),
         topology=topology,
     )
 

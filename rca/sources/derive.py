@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.library import Derived, Entities, Signal
 from rca.model import Floats, Measurement, Table
-from rca.relations import Joins, gather
+from rca.relations import Joins, gather, total
 from rca.sources.grid import Ints
 
 _BRIDGES = ("gpu", "rank", "mount")
@@ -141,7 +141,7 @@ class _Work:
         rows, groups = pairs
         size = len(self.tables[signal.entity])
         inner = self.result.measurements[of]
-        return _mapped(replace(inner, origin=(), query=""), lambda values: gather(values[rows], groups, size, by))
+        return _mapped(replace(inner, origin=(), query=""), lambda values: _reduce(values[rows], groups, size, by))
 
     def _aligned(self, entity: str, name: str) -> Measurement | None:
         """Return an input on the rows of an entity: its own, or read from a coarser kind."""
@@ -155,6 +155,10 @@ class _Work:
         index = way.rows
         read = _mapped(measurement, lambda values: np.where(index[:, None] >= 0, values[index], np.nan))
         return replace(read, origin=(), query="")
+
+
+def _reduce(values: Floats, groups: Ints, size: int, by: str) -> Floats:
+    return total(values, groups, size) if by == "sum" else gather(values, groups, size, by)
 
 
 def _mapped(measurement: Measurement, change: Callable[[Floats], Floats]) -> Measurement:

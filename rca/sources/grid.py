@@ -7,7 +7,7 @@ sample" throughout. No function depends on the order of the series.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,13 +186,19 @@ class Timeline:
         return self._on[grid]
 
 
-class Span(NamedTuple):
-    """What a difference reaches over: the older sample of each cell, the seconds to the newer one (NaN where there are
-    no two), and the seconds that nine in ten differences reach over at most."""
+@dataclass(frozen=True, eq=False)
+class Span:
+    """What differences reach over: the older sample of each cell, and the seconds to the newer one (NaN where there are
+    no two)."""
 
     then: Ints
     elapsed: Floats
-    usual: float
+
+    @cached_property
+    def usual(self) -> float:
+        """Return the seconds that nine in ten differences reach over at most."""
+        known = self.elapsed[np.isfinite(self.elapsed)]
+        return float(np.percentile(known, 90)) if len(known) else 0.0
 
 
 class Placing:
@@ -311,9 +317,7 @@ class Placing:
         stale = np.nonzero(since < target - FRESH * self.fastest[:, None])
         then[stale] = np.minimum(then[stale] + 1, newest[stale])
         since[stale] = times[then[stale]]
-        elapsed = np.where(then < newest, until - since, np.nan)
-        known = elapsed[np.isfinite(elapsed)]
-        return Span(then, elapsed, float(np.percentile(known, 90)) if len(known) else 0.0)
+        return Span(then, np.where(then < newest, until - since, np.nan))
 
     def _before(self, steps: Ints) -> Ints:
         """Return the newest sample so many steps before each step, -1 before the first."""
@@ -350,7 +354,7 @@ class Counters:
         """
         if len(self.values) == 0:
             nothing = np.full((len(self.placing.timeline), self.grid.size), np.nan)
-            return nothing, Span(np.zeros(nothing.shape, dtype=np.int64), nothing, 0.0)
+            return nothing, Span(np.zeros(nothing.shape, dtype=np.int64), nothing)
         span = self.placing.span(steps)
         growth = self._now - self.values[span.then]
         growth[np.isnan(span.elapsed)] = np.nan
@@ -410,6 +414,8 @@ def combine(values: Floats, rows: Ints, size: int, how: Combine, stamps: Floats 
     >>> combine(np.array([[1.0, np.nan], [3.0, np.nan]]), np.array([0, 0]), 1, "sum")
     array([[ 4., nan]])
     """
+    if len(rows) == size and np.array_equal(rows, np.arange(size)):
+        return values
     known = np.flatnonzero(rows >= 0)
     order = known[np.argsort(rows[known], kind="stable")]
     ids, starts = np.unique(rows[order], return_index=True)

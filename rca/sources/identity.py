@@ -4,7 +4,6 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -13,8 +12,6 @@ import numpy as np
 from rca.library import Entities, Label
 from rca.sources.grid import Ints
 from rca.sources.labels import LabelSets
-
-_DIGITS = re.compile(r"([0-9]+)")
 
 
 class Seen(NamedTuple):
@@ -130,18 +127,6 @@ def rewritten(value: str, label: Label) -> str:
         if hits:
             return text
     return value
-
-
-@lru_cache(maxsize=1 << 17)
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key that takes numbers inside text as numbers.
-
-    >>> sorted(["node-10", "node-9", "a"], key=natural)
-    ['a', 'node-9', 'node-10']
-    """
-    parts = [part for part in _DIGITS.split(text) if part]
-    key = [(0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts]
-    return (*key, (2, 0, text))
 
 
 class Names(NamedTuple):

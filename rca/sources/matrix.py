@@ -1,7 +1,8 @@
 """Answers of the Prometheus API, decoded into blocks of raw series."""
 
-from array import array
+import struct
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -50,8 +51,8 @@ class Envelope(msgspec.Struct):
 
 _ANSWER = msgspec.json.Decoder(Answer)
 _ENVELOPE = msgspec.json.Decoder(Envelope)
-_FLAT = msgspec.json.Decoder(list[float])
-_FLAT_QUOTED = msgspec.json.Decoder(list[float], strict=False)
+_FLAT = msgspec.json.Decoder(tuple[float, ...])
+_FLAT_QUOTED = msgspec.json.Decoder(tuple[float, ...], strict=False)
 _AT_ONCE = 64  # series whose numbers are read together: their text and floats then stay in the processor's cache
 _MARK = -1.0  # stands where a time would between two series that are read together; no sample is from before 1970
 
@@ -106,23 +107,42 @@ def _lowered(text: str) -> str:
 
 
 def _block(result: Sequence[Series], pool: Pool) -> tuple[Block, int]:
-    """Put series into a block; those without samples are left out, and counted where they hold histograms."""
-    filled = [series for series in result if bytes(series.values).strip(b"[ ]")] if _sparse(result) else list(result)
+    """Put series into a block; those without samples are left out, and counted where they hold histograms.
+
+    Series that follow each other with the same samples to the letter are read once: the GPUs of a node share their
+    times, and much that is said of them is constant.
+    """
+    filled = [series for series in result if bytes(series.values).strip(b"[ ]")] if _sparse(result) else result
+    labels = pool.read(bytes(series.metric) for series in filled)
+    texts = [series.values for series in filled]
+    fresh = np.array([one != other for one, other in pairwise([b"", *texts])], dtype=bool)
+    which = np.cumsum(fresh) - 1
+    offsets, times, values = _samples([text for text, new in zip(texts, fresh.tolist(), strict=True) if new])
+    block = Block(labels, offsets, times, values)
+    if len(which) and which[-1] + 1 < len(which):
+        counts = np.diff(offsets)[which]
+        ends = np.cumsum(counts)
+        pick = np.repeat(offsets[which] - ends + counts, counts) + np.arange(ends[-1])
+        block = Block(labels, np.concatenate(([0], ends)), times[pick], values[pick])
+    return tidied(block), len([series for series in result if bytes(series.histograms)])
+
+
+def _samples(texts: Sequence[msgspec.Raw]) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return the samples of lists of `[time,"value"]` pairs: offsets, times and values, as a block has them."""
     times, values, ends, before = [np.zeros(0)], [np.zeros(0)], [np.zeros(1, dtype=np.int64)], 0
-    for at in range(0, len(filled), _AT_ONCE):
-        numbers = _numbers([series.values for series in filled[at : at + _AT_ONCE]])
+    for at in range(0, len(texts), _AT_ONCE):
+        part = texts[at : at + _AT_ONCE]
+        numbers = _numbers(part)
         marks = np.flatnonzero(numbers[0::2] == _MARK)
-        if len(numbers) % 2 or len(marks) != len(filled[at : at + _AT_ONCE]):
+        if len(numbers) % 2 or len(marks) != len(part):
             raise ValueError("a sample is not a time and a value")
         samples = np.ones(len(numbers) // 2, dtype=bool)
         samples[marks] = False
         times.append(numbers[0::2][samples])
         values.append(numbers[1::2][samples])
-        ends.append(before + marks - np.arange(len(marks)))
+        ends.append(before + marks + 1 - np.arange(1, len(marks) + 1))
         before = int(ends[-1][-1])
-    labels = pool.read(bytes(series.metric) for series in filled)
-    block = Block(labels, np.concatenate(ends), np.concatenate(times), np.concatenate(values))
-    return tidied(block), len([series for series in result if bytes(series.histograms)])
+    return np.concatenate(ends), np.concatenate(times), np.concatenate(values)
 
 
 def _sparse(result: Sequence[Series]) -> bool:
@@ -143,7 +163,7 @@ def _numbers(texts: Sequence[msgspec.Raw]) -> Floats:
         flat = _FLAT_QUOTED.decode(b"[" + quoted + b"]")
     else:
         flat = _FLAT.decode(b"[" + text + b"]")
-    return np.frombuffer(array("d", flat))
+    return np.frombuffer(struct.pack(f"{len(flat)}d", *flat))  # a third of the time that numpy takes for a sequence
 
 
 def tidied(block: Block) -> Block:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from rca.sources.identity import Seen, natural
+from rca.plain import natural
+from rca.sources.identity import Seen
 
 Key = tuple[str, ...]
 Row = dict[str, str]

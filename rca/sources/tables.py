@@ -1,14 +1,17 @@
 """The tables of a snapshot: every entity that some series, info series or layout speaks of, and where it stands."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
 from rca.library import Entities
 from rca.model import Table
+from rca.plain import natural
 from rca.sources.grid import Ints
-from rca.sources.identity import Seen, is_address, natural, unify
+from rca.sources.identity import Seen, is_address, unify
 from rca.sources.ranks import DEFAULT, INDICES, Gpus, Info, Key, Ranks, Row, find_ranks, in_order
 from rca.sources.topology import Topology, port_name
 
@@ -299,41 +302,41 @@ class _Builder:
 
     def add_job_parts(self) -> None:
         """Add jobs, and the cells, stages, replicas and communicators of their ranks."""
-        ranks = self.found.get("rank", {})
+        ranks = list(self.found.get("rank", {}).values())
+        for kind, labels in (("stage", ("job", "pp")), ("replica", ("job", "dp")), ("cell", ("job", "dp", "pp"))):
+            for key in dict.fromkeys(map(itemgetter(*labels), ranks)):
+                self.put(kind, key)
         where: dict[Key, set[str]] = {}
-        groups: dict[tuple[str, Key], list[Row]] = {}
-        deep = {row["job"] for row in ranks.values() if row["cp"] not in ("", "0")}
-        for row in ranks.values():
-            job, dp, pp = row["job"], row["dp"], row["pp"]
-            self.put("stage", (job, pp))
-            self.put("replica", (job, dp))
-            if dp and pp:
-                self.put("cell", (job, dp, pp))
-                where.setdefault((job, dp, pp), set()).add(row["node"])
-            for name in COMMUNICATORS:
-                fixed = tuple("" if index == name else row[index] for index in INDICES)
-                if sum(part != "" for part in fixed) == len(INDICES) - 1 and row[name]:
-                    groups.setdefault((name, (job, *fixed)), []).append(row)
-        for key, nodes in where.items():
-            self.found["cell"][key]["node"] = next(iter(nodes)) if len(nodes) == 1 else ""
-        for (name, (job, *indices)), members in groups.items():
-            if len(members) > 1:
-                place = dict(zip(INDICES, indices, strict=True))
-                shown = INDICES if job in deep else INDICES[:-1]
-                index = "-".join(f"{one}{place[one]}" for one in shown if place[one])
-                self.put("group", (job, name, index), place)
+        for *cell, node in dict.fromkeys(map(itemgetter("job", "dp", "pp", "node"), ranks)):
+            where.setdefault(tuple(cell), set()).add(node)
+        for key, row in self.found.get("cell", {}).items():
+            row["node"] = next(iter(where[key])) if len(where[key]) == 1 else ""
+        self.add_communicators(ranks)
         for kind in ("rank", "gpu", "node"):
-            for row in self.found.get(kind, {}).values():
-                self.put("job", (row.get("job", ""),))
+            for job in dict.fromkeys(row.get("job", "") for row in self.found.get(kind, {}).values()):
+                self.put("job", (job,))
         if (DEFAULT,) in self.found.get("job", {}):
             self.warnings.append(f"jobs: some series name no job, they form the job {DEFAULT}; a label job_id tells it")
+
+    def add_communicators(self, ranks: Sequence[Row]) -> None:
+        """Add the communicators of ranks: those that are alike in all indices but one."""
+        deep = {row["job"] for row in ranks if row["cp"] not in ("", "0")}
+        for name in COMMUNICATORS:
+            others = [index for index in INDICES if index != name]
+            members = Counter(map(itemgetter("job", *others), [row for row in ranks if row[name]]))
+            for (job, *fixed), size in members.items():
+                if size > 1 and all(fixed):
+                    place = {**dict.fromkeys(INDICES, ""), **dict(zip(others, fixed, strict=True))}
+                    shown = INDICES if job in deep else INDICES[:-1]
+                    index = "-".join(f"{one}{place[one]}" for one in shown if place[one])
+                    self.put("group", (job, name, index), place)
 
     def add_shared(self) -> None:
         """Add racks, switches and storage."""
         shared = (("rack", "node", "rack"), ("switch", "nic", "leaf"), ("storage", "mount", "storage"))
         for kind, source, label in shared:
-            for row in self.found.get(source, {}).values():
-                self.put(kind, (row.get(label, ""),))
+            for name in dict.fromkeys(row.get(label, "") for row in self.found.get(source, {}).values()):
+                self.put(kind, (name,))
 
     def put(self, kind: str, key: Key, more: Mapping[str, str] | None = None) -> None:
         """Add a row of a kind that the library knows, if all of its key is known."""
@@ -346,7 +349,7 @@ class _Builder:
         described = self.entities.kinds[kind]
         rows = [self.found[kind][key] for key in keys]
         names = dict.fromkeys((*described.labels, *described.columns))
-        columns = {name: _column(row.get(name, "") for row in rows) for name in names}
+        columns = {name: _column([row.get(name, "") for row in rows]) for name in names}
         return Table(kind, described.labels, columns)
 
     def rows(self, kind: str, keys: Sequence[Key]) -> Ints:
@@ -355,9 +358,8 @@ class _Builder:
         return np.array([position.get(key, -1) for key in self.keys[kind]], dtype=np.int64)
 
 
-def _column(values: Iterable[str]) -> "np.ndarray[tuple[int], np.dtype[np.object_]]":
+def _column(values: Sequence[str]) -> "np.ndarray[tuple[int], np.dtype[np.object_]]":
     """Return values as an object array."""
-    listed = list(values)
-    column = np.empty(len(listed), dtype=object)
-    column[:] = listed
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
     return column

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rca import reader
 from rca.library import Written
-from rca.sources.identity import natural
+from rca.plain import natural
 
 
 class Place(Written, frozen=True, kw_only=True):

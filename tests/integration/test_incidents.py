@@ -18,7 +18,7 @@ import pytest
 import servers
 
 from rca import openmetrics
-from rca.report import stamp
+from rca.plain import stamp
 from rca.sources.scenario import read, stage
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

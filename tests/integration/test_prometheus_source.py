@@ -16,9 +16,9 @@ from rca.errors import SourceError, UsageError
 from rca.inputs import Inputs, look
 from rca.load import load
 from rca.model import Window
+from rca.plain import stamp
 from rca.sources.prometheus import PrometheusSource, PrometheusStore
 from rca.sources.series import Block, Matcher, Selector
-from rca.times import stamp
 
 START = 1_700_000_000.0
 STEP = 15.0
