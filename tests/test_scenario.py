@@ -179,7 +179,12 @@ def test_what_cannot_be_is_told_all_at_once(tmp_path: Path) -> None:
 
 
 def test_times_that_cannot_be_simulated(tmp_path: Path) -> None:
-    text = "summary: x\nduration: 30s\ncluster: {nodes: 1}\ntelemetry: {interval: 2s}\n"
+    text = "summary: x\nduration: 30s\ncluster: {nodes: 1}\njob: {id: j, dp: 8}\ntelemetry: {interval: 2s}\n"
     assert wrong(tmp_path, text) == [": interval 2s is below the 5 s that the simulation resolves"]
-    text = "summary: x\nduration: 30s\ncluster: {nodes: 1}\n"
+    text = "summary: x\nduration: 30s\ncluster: {nodes: 1}\njob: {id: j, dp: 8}\n"
     assert wrong(tmp_path, text) == [": duration 30s holds fewer than 3 scrapes, make it longer"]
+
+
+def test_a_cluster_without_a_job_is_refused(tmp_path: Path) -> None:
+    found = wrong(tmp_path, "summary: x\ncluster: {nodes: 1}\n")
+    assert found == [": no 'job' is given, write one: a cluster without a job has nothing to diagnose"]
