@@ -1,9 +1,11 @@
 """The command line: flags in, one result on stdout, one exit status out. Heavy modules are imported by the commands."""
 
+import gc
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -78,6 +80,16 @@ _INPUTS = (
 )
 
 
+@contextmanager
+def _untidy() -> Iterator[None]:
+    """Leave garbage where it is: to look for it among millions of labels again and again takes longer than a look."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _looks(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options of `Inputs`, handed over as one value in front of its own options."""
 
@@ -86,7 +98,8 @@ def _looks(function: Callable[..., R]) -> Callable[..., R]:
         from rca.inputs import Inputs  # noqa: PLC0415 - heavy
 
         given = {field.name: values.pop(field.name) for field in fields(Inputs)}
-        return function(Inputs(**given), **values)
+        with _untidy():
+            return function(Inputs(**given), **values)
 
     for option in reversed(_INPUTS):
         call = option(call)
@@ -218,7 +231,9 @@ def crash(kind: type[BaseException], error: BaseException, trace: TracebackType 
 def main() -> NoReturn:
     """Run the command that the arguments of the process name."""
     sys.excepthook = crash
-    sys.exit(run(rca, sys.argv[1:]))
+    status = run(rca, sys.argv[1:])
+    gc.freeze()  # what is left goes with the process
+    sys.exit(status)
 
 
 if __name__ == "__main__":

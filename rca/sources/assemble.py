@@ -6,6 +6,7 @@ entity, and derived signals are computed.
 """
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -20,8 +21,7 @@ from rca.sources.derive import derive
 from rca.sources.expressions import Sampled
 from rca.sources.grid import EDGE, Grid, Ints, clean, common_step
 from rca.sources.identity import Reader, rewritten
-from rca.sources.labels import LabelSets
-from rca.sources.measure import Bench, Material, Times
+from rca.sources.measure import Bench, Material, Placed, Times
 from rca.sources.ranks import Info
 from rca.sources.series import Block, Store
 from rca.sources.tables import Directory, World, build
@@ -52,15 +52,19 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     series: dict[int, Sampled] = {}
     for number, one in answers(store, asked, window.end):  # the store works on, so what can be done now is for free
         answered[number], series[number] = one, sampling.add(one.block)
-        readings.add(number, series[number].labels)
+        readings.add(number, series[number])
     times = choose_times(asked, series, window, deployment.step)
     served, failed, warnings = _served(store, asked, times)
     for number, block in served.items():
         series[number] = sampling.add(block)
-        readings.add(number, series[number].labels)
+        readings.add(number, series[number])
     codes = readings.codes
-    directory = build(library.entities, _world(library.entities, asked, series, readings, deployment.topology))
-    bench = Bench(asked, Material(series, failed, readings.readers, codes, directory), times)
+    placed = Placed(asked, series, times)
+    with ThreadPoolExecutor(1) as aside:  # numpy leaves the interpreter to the tables
+        ready = aside.submit(placed.prepare)
+        directory = build(library.entities, _world(library.entities, asked, series, readings, deployment.topology))
+        ready.result()
+    bench = Bench(asked, Material(series, failed, readings.readers, codes, directory), placed)
     measured: dict[str, Measurement] = {}
     absent: dict[str, str] = {}
     for name, signal in sorted(library.signals.items()):
@@ -129,9 +133,12 @@ def _served(store: Store, asked: Questions, times: Times) -> tuple[dict[int, Blo
 
 
 class Readings:
-    """Reads the labels of series as each kind that they are asked for."""
+    """Reads the labels of series as each kind that they are asked for, and info series as such."""
 
     def __init__(self, library: Library, asked: Questions) -> None:
+        self.infos: dict[str, list[Info]] = {}
+        self._entities = library.entities
+        self._informing = {asked.infos[name]: name for name in library.entities.rank_info if name in asked.infos}
         self.readers = {kind: Reader(library.entities, kind) for kind in library.entities.kinds}
         self.codes: dict[tuple[int, str], Ints] = {}
         self._kinds: dict[int, set[str]] = {}
@@ -139,10 +146,12 @@ class Readings:
             for number in {number for query in queries for number in query.reads.values()}:
                 self._kinds.setdefault(number, set()).add(library.signals[name].entity)
 
-    def add(self, number: int, labels: LabelSets) -> None:
+    def add(self, number: int, series: Sampled) -> None:
         """Read the labels of one answer."""
         for kind in sorted(self._kinds.get(number, ())):
-            self.codes[number, kind] = self.readers[kind].read_sets(labels)
+            self.codes[number, kind] = self.readers[kind].read_sets(series.labels)
+        if number in self._informing:
+            self.infos[self._informing[number]] = _infos(self._entities, series)
 
 
 def _world(
@@ -157,7 +166,7 @@ def _world(
     nowhere = Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))
     return World(
         seen={kind: reader.seen for kind, reader in readings.readers.items()},
-        infos=[one for name in entities.rank_info if name in infos for one in _infos(entities, infos[name])],
+        infos=[one for name in entities.rank_info for one in readings.infos.get(name, ())],
         hosts=_hosts(entities, infos.get(HOSTS, nowhere)),
         uplinks=uplinks(infos.get(UPLINKS, nowhere).labels),
         active=_active(series, readings.codes),
@@ -165,15 +174,16 @@ def _world(
     )
 
 
-def _infos(entities: Entities, block: Block) -> list[Info]:
+def _infos(entities: Entities, series: Sampled) -> list[Info]:
     """Read info series, those that say the same as one."""
     reader = Reader(entities, "rank", ("ep", "uuid"))
-    spans: dict[int, tuple[float, float]] = {}
-    for code, begin, end in zip(reader.read(block.labels).tolist(), block.offsets[:-1], block.offsets[1:], strict=True):
-        if end > begin:
-            first, last = spans.get(code, (np.inf, -np.inf))
-            spans[code] = (min(first, float(block.times[begin])), max(last, float(block.times[end - 1])))
-    return [Info(reader.seen[code], *span) for code, span in spans.items()]
+    codes, block = reader.read_sets(series.labels), series.block
+    filled = np.flatnonzero(np.diff(block.offsets))
+    first, last = np.full(len(reader.seen), np.inf), np.full(len(reader.seen), -np.inf)
+    np.minimum.at(first, codes[filled], block.times[block.offsets[filled]])
+    np.maximum.at(last, codes[filled], block.times[block.offsets[filled + 1] - 1])
+    spans = zip(reader.seen, first.tolist(), last.tolist(), strict=True)
+    return [Info(seen, begin, end) for seen, begin, end in spans if begin <= end]
 
 
 def _hosts(entities: Entities, block: Block) -> dict[str, str]:

@@ -239,10 +239,11 @@ def in_parallel(jobs: Sequence[Job[T]], workers: int, site: Site) -> Iterator[tu
     """Yield (index of the job, its result) as they come; raise the first SourceError, or one at the deadline.
 
     The threads are daemons: one that hangs in a resolver or a handshake holds up neither the caller nor the exit.
+    They run ahead of the caller by twice their number at most, so that results do not pile up.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, T | SourceError | None]] = queue.SimpleQueue()
-    stopped = threading.Event()
+    stopped, room = threading.Event(), threading.Semaphore(2 * workers)
     for index in range(len(jobs)):
         waiting.put(index)
 
@@ -253,8 +254,9 @@ def in_parallel(jobs: Sequence[Job[T]], workers: int, site: Site) -> Iterator[tu
                 index = waiting.get_nowait()
             except queue.Empty:
                 return
+            room.acquire()
             try:
-                outcome = jobs[index].call()
+                outcome = None if stopped.is_set() else jobs[index].call()
             except SourceError as error:
                 outcome = error
             finally:
@@ -272,8 +274,10 @@ def in_parallel(jobs: Sequence[Job[T]], workers: int, site: Site) -> Iterator[tu
             if outcome is None:
                 raise RuntimeError(f"no result from {jobs[index].what}, the worker's traceback is above")
             yield index, outcome
+            room.release()
     finally:
         stopped.set()
+        room.release(workers)
 
 
 def _next(done: "queue.SimpleQueue[tuple[int, T]]", site: Site, open_jobs: list[str]) -> tuple[int, T]:

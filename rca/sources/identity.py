@@ -4,6 +4,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -21,6 +22,10 @@ class Seen(NamedTuple):
     values: Mapping[str, str]
     via: Mapping[str, str]
     origin: Mapping[str, str]
+
+
+_PLAIN = re.compile(r"(?:[^\\]|\\1(?![0-9]))*")
+"""A replacement that refers to no group but the first."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Reader:
         self.labels = {name: entities.labels[name] for name in wanted if name in entities.labels}
         self.seen: list[Seen] = []
         self._known: Ints = np.zeros(0, dtype=np.int64)
-        self._texts: dict[str, dict[str, str]] = {}
+        self._texts: dict[str, dict[str, str]] = {name: {} for name, label in self.labels.items() if label.rewrite}
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._alike: dict[tuple[tuple[str, str], ...], dict[object, int]] = {}
 
@@ -98,7 +103,10 @@ class Reader:
 
     def _resolve(self, labels: Mapping[str, str], via: Mapping[str, str]) -> int:
         """Read one label set through these raw labels."""
-        values = {label: self._rewritten(label, labels[alias]) for label, alias in via.items()}
+        values = {
+            label: self._rewritten(label, labels[alias]) if label in self._texts else labels[alias]
+            for label, alias in via.items()
+        }
         naming = [label for label in self.key if label in via]
         if len(naming) < len(self.key) and "uuid" in via:
             naming.append("uuid")
@@ -107,9 +115,7 @@ class Reader:
 
     def _rewritten(self, label: str, value: str) -> str:
         """Rewrite a value; values repeat."""
-        if not self.labels[label].rewrite:
-            return value
-        known = self._texts.setdefault(label, {})
+        known = self._texts[label]
         text = known.get(value)
         if text is None:
             text = known[value] = rewritten(value, self.labels[label])
@@ -123,10 +129,16 @@ def rewritten(value: str, label: Label) -> str:
     'node-07'
     """
     for pattern, replacement in label.rewrite:
-        text, hits = re.subn(rf"\A(?:{pattern})\Z", replacement, value, count=1)
-        if hits:
-            return text
+        found = _compiled(pattern).fullmatch(value)
+        if found is not None:
+            whole = _PLAIN.fullmatch(replacement)
+            return replacement.replace(r"\1", found[1] or "") if whole else found.expand(replacement)
     return value
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> "re.Pattern[str]":
+    return re.compile(pattern)
 
 
 class Names(NamedTuple):

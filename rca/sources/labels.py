@@ -4,8 +4,9 @@ A hundred metrics of one exporter carry the same labels. Each distinct set is de
 on series are compared, read and joined by that number.
 """
 
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -27,23 +28,18 @@ class Pool:
         self._reduced: dict[tuple[str, ...], _Reduced] = {}
         self._lock = threading.Lock()
 
-    def read(self, texts: Iterable[bytes]) -> "LabelSets":
+    def read(self, texts: Sequence[bytes | msgspec.Raw]) -> "LabelSets":
         """Read label sets that are written as JSON; raises msgspec.DecodeError where one is none."""
-        known: dict[bytes, str] = {}
-        names: list[str] = []
-        who: list[int] = []
-        for text in texts:
-            name, rest = _parted(text)
-            names.append(known[name] if name in known else known.setdefault(name, name.decode()))
-            number = self._numbers.get(rest)
-            who.append(self._add(rest) if number is None else number)
+        names, sets = _split(texts)
+        numbers = list(map(self._numbers.get, sets))
+        who = [self._add(text) if number is None else number for number, text in zip(numbers, sets, strict=True)]
         return LabelSets(names, np.array(who, dtype=np.int64), self)
 
     def adopt(self, labels: Sequence[Mapping[str, str]]) -> "LabelSets":
         """Return label sets as sets of this pool."""
         if isinstance(labels, LabelSets) and labels.pool is self:
             return labels
-        return self.read(msgspec.json.encode(dict(sorted(one.items()))) for one in labels)
+        return self.read([msgspec.json.encode(dict(sorted(one.items()))) for one in labels])
 
     def _add(self, text: bytes) -> int:
         """Return the number of a set that is seen under this spelling for the first time."""
@@ -80,7 +76,7 @@ class _Reduced:
     def __init__(self, only: Sequence[str] | None, without: frozenset[str]) -> None:
         self._only = only
         self._without = without
-        self._keys: dict[tuple[str, ...] | frozenset[tuple[str, str]], int] = {}
+        self._keys: dict[tuple[object, ...], int] = {}
         self._known: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def numbers(self, who: NDArray[np.int64], sets: Sequence[Mapping[str, str]]) -> NDArray[np.int64]:
@@ -91,10 +87,13 @@ class _Reduced:
             known[number] = self._keys.setdefault(self._key(sets[number]), len(self._keys))
         return known[who]
 
-    def _key(self, labels: Mapping[str, str]) -> tuple[str, ...] | frozenset[tuple[str, str]]:
+    def _key(self, labels: Mapping[str, str]) -> tuple[object, ...]:
         if self._only is not None:
             return tuple(labels.get(name, "") for name in self._only)
-        return frozenset(item for item in labels.items() if item[0] not in self._without)
+        rest = dict(labels)
+        for name in self._without:
+            rest.pop(name, None)
+        return tuple(rest.items())  # sets are sorted by label
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +135,26 @@ def metric_names(labels: Sequence[Mapping[str, str]]) -> Sequence[str]:
 def taken(labels: Sequence[dict[str, str]], rows: NDArray[np.int64]) -> Sequence[dict[str, str]]:
     """Return the labels of some series."""
     return labels.take(rows) if isinstance(labels, LabelSets) else [labels[row] for row in rows.tolist()]
+
+
+def _split(texts: Sequence[bytes | msgspec.Raw]) -> tuple[list[str], list[bytes]]:
+    """Return the names out of label sets that are written as JSON, and the sets without them.
+
+    Mostly all sets are of one metric; then all are parted at once.
+    """
+    joined = b"\n".join(texts)
+    name = _parted(bytes(texts[0]))[0] if texts else b""
+    pair = b'"__name__":"' + name + b'",'
+    if name and joined.count(pair) == len(texts):
+        sets = joined.replace(pair, b"").split(b"\n")
+        if len(sets) == len(texts):
+            return [name.decode()] * len(sets), sets
+    names, parted = [], []
+    for text in texts:
+        name, rest = _parted(bytes(text))
+        names.append(sys.intern(name.decode()))
+        parted.append(rest)
+    return names, parted
 
 
 def _parted(text: bytes) -> tuple[bytes, bytes]:

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Sequence
-from itertools import pairwise
+from operator import ne
 
 import msgspec
 import numpy as np
@@ -54,6 +54,7 @@ _ENVELOPE = msgspec.json.Decoder(Envelope)
 _FLAT = msgspec.json.Decoder(tuple[float, ...])
 _FLAT_QUOTED = msgspec.json.Decoder(tuple[float, ...], strict=False)
 _AT_ONCE = 64  # series whose numbers are read together: their text and floats then stay in the processor's cache
+_HISTOGRAMS = b'"histograms"'
 _MARK = -1.0  # stands where a time would between two series that are read together; no sample is from before 1970
 
 
@@ -67,7 +68,8 @@ def decode(body: bytes, place: str, pool: Pool | None = None) -> tuple[Block, tu
         answer = _ANSWER.decode(body)
         if answer.data.result_type != "matrix":
             raise SourceError(f"{place}: answers with a {answer.data.result_type} where a matrix belongs")
-        block, histograms = _block(answer.data.result, pool or Pool())
+        block = _block(answer.data.result, pool or Pool())
+        histograms = sum(bool(len(series.histograms)) for series in answer.data.result) if _HISTOGRAMS in body else 0
     except msgspec.DecodeError as error:
         raise SourceError(f"{place}: {_unlike(body, error)}") from error
     except ValueError as error:
@@ -106,48 +108,41 @@ def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _block(result: Sequence[Series], pool: Pool) -> tuple[Block, int]:
-    """Put series into a block; those without samples are left out, and counted where they hold histograms.
+def _block(result: Sequence[Series], pool: Pool) -> Block:
+    """Put series into a block; those without samples are left out.
 
     Series that follow each other with the same samples to the letter are read once: the GPUs of a node share their
     times, and much that is said of them is constant.
     """
-    filled = [series for series in result if bytes(series.values).strip(b"[ ]")] if _sparse(result) else result
-    labels = pool.read(bytes(series.metric) for series in filled)
+    filled = [series for series in result if len(series.values) > 2 and bytes(series.values).strip(b"[ ]")]
+    labels = pool.read([series.metric for series in filled])
     texts = [series.values for series in filled]
-    fresh = np.array([one != other for one, other in pairwise([b"", *texts])], dtype=bool)
+    fresh = [True, *map(ne, texts[1:], texts)][: len(texts)]
     which = np.cumsum(fresh) - 1
-    offsets, times, values = _samples([text for text, new in zip(texts, fresh.tolist(), strict=True) if new])
+    offsets, times, values = _samples([text for text, new in zip(texts, fresh, strict=True) if new])
     block = Block(labels, offsets, times, values)
     if len(which) and which[-1] + 1 < len(which):
         counts = np.diff(offsets)[which]
         ends = np.cumsum(counts)
         pick = np.repeat(offsets[which] - ends + counts, counts) + np.arange(ends[-1])
         block = Block(labels, np.concatenate(([0], ends)), times[pick], values[pick])
-    return tidied(block), len([series for series in result if bytes(series.histograms)])
+    return tidied(block)
 
 
 def _samples(texts: Sequence[msgspec.Raw]) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return the samples of lists of `[time,"value"]` pairs: offsets, times and values, as a block has them."""
-    times, values, ends, before = [np.zeros(0)], [np.zeros(0)], [np.zeros(1, dtype=np.int64)], 0
+    times, values, counts = [np.zeros(0)], [np.zeros(0)], [np.zeros(1, dtype=np.int64)]
     for at in range(0, len(texts), _AT_ONCE):
         part = texts[at : at + _AT_ONCE]
         numbers = _numbers(part)
-        marks = np.flatnonzero(numbers[0::2] == _MARK)
+        samples = numbers[0::2] != _MARK
+        marks = np.flatnonzero(~samples)
         if len(numbers) % 2 or len(marks) != len(part):
             raise ValueError("a sample is not a time and a value")
-        samples = np.ones(len(numbers) // 2, dtype=bool)
-        samples[marks] = False
         times.append(numbers[0::2][samples])
         values.append(numbers[1::2][samples])
-        ends.append(before + marks + 1 - np.arange(1, len(marks) + 1))
-        before = int(ends[-1][-1])
-    return np.concatenate(ends), np.concatenate(times), np.concatenate(values)
-
-
-def _sparse(result: Sequence[Series]) -> bool:
-    """Say whether some series has no samples."""
-    return any(memoryview(series.values).nbytes < len(b'[[1,"1"]]') for series in result)
+        counts.append(np.diff(marks, prepend=-1) - 1)
+    return np.cumsum(np.concatenate(counts)), np.concatenate(times), np.concatenate(values)
 
 
 def _numbers(texts: Sequence[msgspec.Raw]) -> Floats:

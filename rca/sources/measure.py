@@ -72,15 +72,52 @@ class _Odd:
     unknown: set[str] = field(default_factory=set)
 
 
+class Placed:
+    """Answers on the grids that queries want them on; what several queries read is worked out once."""
+
+    def __init__(self, asked: Questions, series: Mapping[int, Sampled], times: Times) -> None:
+        self.times = times
+        self._asked = asked
+        self._series = series
+        self._raw: dict[tuple[int, int], Raw] = {}
+
+    def prepare(self) -> None:
+        """Place all that is sure to be wanted."""
+        for queries in self._asked.queries.values():
+            for query in queries:
+                grid = self.grid(query)
+                if grid is not None:
+                    for one, number in query.reads.items():
+                        self.on(number, grid).prepare(one)
+
+    def grid(self, query: Query) -> Grid | None:
+        """Return the grid of a query, None where something that it reads is missing."""
+        if query.missing or any(number not in self._series for number in query.reads.values()):
+            return None
+        reaches = all(self._asked.back[number] for number in query.reads.values())
+        return self.times.seen if reaches else self.times.window
+
+    def on(self, number: int, grid: Grid) -> Raw:
+        """Return an answer on a grid."""
+        key = (number, grid.size)
+        if key not in self._raw:
+            self._raw[key] = Raw(self._series[number], grid)
+        return self._raw[key]
+
+    def drop(self, number: int) -> None:
+        """Forget an answer that no query will read any more."""
+        for key in [key for key in self._raw if key[0] == number]:
+            del self._raw[key]
+
+
 class Bench:
     """Evaluates the signals of one snapshot; what several of them read is computed once, and dropped after the last."""
 
-    def __init__(self, asked: Questions, material: Material, times: Times) -> None:
+    def __init__(self, asked: Questions, material: Material, placed: Placed) -> None:
         self.asked = asked
         self.material = material
-        self.times = times
+        self.placed = placed
         self.warnings: list[str] = []
-        self._raw: dict[tuple[int, int], Raw] = {}
         self._origin: dict[str, list[tuple[Ints, list[Mapping[str, str]]]]] = {}
         self._open = Counter(
             number for queries in asked.queries.values() for query in queries for number in set(query.reads.values())
@@ -107,15 +144,14 @@ class Bench:
 
     def _filled(self, signal: Signal, query: Query, odd: _Odd) -> _Filled | None:
         """Evaluate one query; None where it has no sample of any entity."""
-        if query.missing or any(number not in self.material.series for number in query.reads.values()):
+        grid = self.placed.grid(query)
+        if grid is None:
             return None
-        reaches = all(self.asked.back[number] for number in query.reads.values())
-        grid = self.times.seen if reaches else self.times.window
         size = len(self.material.directory.tables[signal.entity])
 
         def find(one: Samples) -> tuple[Raw, Ints]:
             number = query.reads[one]
-            return self._on(number, grid), self._rows(number, signal.entity)
+            return self.placed.on(number, grid), self._rows(number, signal.entity)
 
         node = bind(query.plan, find)
         if len(node.rows) == 0 or size == 0:
@@ -137,20 +173,12 @@ class Bench:
         interval, width = round(interval, 3), round(answer.width, 1)
         return _Filled(values, self._spelled(query), interval, width, self._origins(signal, query))
 
-    def _on(self, number: int, grid: Grid) -> Raw:
-        """Return a block on a grid."""
-        key = (number, grid.size)
-        if key not in self._raw:
-            self._raw[key] = Raw(self.material.series[number], grid)
-        return self._raw[key]
-
     def _done(self, query: Query) -> None:
         """Drop what no further query reads."""
         for number in set(query.reads.values()):
             self._open[number] -= 1
             if self._open[number] == 0:
-                for key in [key for key in self._raw if key[0] == number]:
-                    del self._raw[key]
+                self.placed.drop(number)
 
     def _rows(self, number: int, kind: str) -> Ints:
         """Return the table row of each series of a block, -1 for none."""
@@ -195,11 +223,11 @@ class Bench:
     def _merged(self, found: Sequence[_Filled]) -> Measurement:
         """Let each answer fill the rows that those before it left empty."""
         first = found[0]
-        window, before = self.times.split(first.values)
+        window, before = self.placed.times.split(first.values)
         origins = list(first.origins)
         interval, width = first.interval, first.width
         for other in found[1:]:
-            their_window, their_before = self.times.split(other.values)
+            their_window, their_before = self.placed.times.split(other.values)
             before = before if their_before is not None else None
             empty = ~np.isfinite(window).any(axis=1)
             if before is not None:

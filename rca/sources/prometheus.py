@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -71,6 +71,14 @@ class _Instant(msgspec.Struct):
     value: tuple[float, float]
 
 
+class _Piece(NamedTuple):
+    """The answer to one question, still text, and the times that it is wanted for."""
+
+    body: bytes
+    first: float
+    last: float
+
+
 class PrometheusStore:
     """A `Store` over the HTTP API of one server, for one diagnosis: its deadline starts when it is created.
 
@@ -113,9 +121,15 @@ class PrometheusStore:
         return instant.value[1]
 
     def fetch(self, selectors: Sequence[Selector]) -> Iterator[tuple[int, Block]]:
-        """Yield (index of the selector, its block) as answers arrive."""
+        """Yield (index of the selector, its block) as answers arrive.
+
+        They are decoded here, in one thread: those that ask would only wait for each other in it, and the server for
+        them.
+        """
         jobs = [http.Job(written(selector), partial(self._raw, selector)) for selector in selectors]
-        return http.in_parallel(jobs, self._workers, self.site)
+        for index, pieces in http.in_parallel(jobs, self._workers, self.site):
+            blocks = [matrix.clipped(self._decoded(piece.body), piece.first, piece.last) for piece in pieces]
+            yield index, matrix.joined(blocks) if blocks else _nothing()
 
     def evaluate(self, query: str, times: Floats) -> Block:
         """Evaluate PromQL at evenly spaced times; a long grid is asked for in pieces."""
@@ -142,20 +156,20 @@ class PrometheusStore:
         oldest = _edge(lambda time: not self.names(0.0, time), now)
         return oldest, now - _edge(lambda age: not self.names(now - age, now), now)
 
-    def _raw(self, selector: Selector) -> Block:
+    def _raw(self, selector: Selector) -> "list[_Piece]":
         """Fetch one selector, in halves of its time where the server finds it too much at once."""
         first, last = math.ceil(selector.start * 1000 - 0.001), math.floor(selector.end * 1000 + 0.001)
-        return matrix.joined(self._pieces(written(selector), first, last)) if last >= first else _nothing()
+        return self._pieces(written(selector), first, last) if last >= first else []
 
-    def _pieces(self, vector: str, first: int, last: int) -> list[Block]:
-        """Return the blocks of [first, last] in milliseconds, in order of time.
+    def _pieces(self, vector: str, first: int, last: int) -> "list[_Piece]":
+        """Return the answers for [first, last] in milliseconds, in order of time.
 
         The range is a millisecond wider than asked: Prometheus 3 leaves its start out, Prometheus 2 does not.
         """
         query = f"{vector}[{last - first + 1}ms]"
         try:
-            block = self._matrix("query", {"query": query, "time": f"{last / 1000:.3f}"})
-            return [matrix.clipped(block, first / 1000, last / 1000)]
+            body = self._asked("query", {"query": query, "time": f"{last / 1000:.3f}"})
+            return [_Piece(body, first / 1000, last / 1000)]
         except SourceError as error:
             if not _TOO_MUCH.search(str(error)) or last - first < SHORTEST_MS:
                 raise
@@ -166,20 +180,23 @@ class PrometheusStore:
         """Evaluate at times of one piece, in halves where the server finds it too much at once."""
         form = {"query": query, "start": f"{times[0]:.3f}", "end": f"{times[-1]:.3f}", "step": f"{step:.3f}"}
         try:
-            return self._matrix("query_range", form)
+            return self._decoded(self._asked("query_range", form))
         except SourceError as error:
             if not _TOO_MUCH.search(str(error)) or len(times) == 1:
                 raise
         half = len(times) // 2
         return matrix.joined([self._range(query, times[:half], step), self._range(query, times[half:], step)])
 
-    def _matrix(self, endpoint: str, form: dict[str, str]) -> Block:
-        """Ask one question whose answer is a range vector."""
-        body = self._session.post(
+    def _asked(self, endpoint: str, form: dict[str, str]) -> bytes:
+        """Ask one question whose answer is a range vector, and return the body of the answer."""
+        return self._session.post(
             f"{self.site.url}/api/v1/{endpoint}",
             data={**form, "timeout": f"{math.ceil(self.site.deadline.left() * 1000)}ms"},
             verify=self._session.verify,
         ).content
+
+    def _decoded(self, body: bytes) -> Block:
+        """Decode an answer, and keep what the server says beside it."""
         block, notes = matrix.decode(body, self.site.url, self._pool)
         self._note(notes)
         return block
