@@ -87,6 +87,7 @@ def _untidy() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # what a look has made goes with the process
         gc.enable()
 
 
@@ -95,10 +96,10 @@ def _looks(function: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(function)
     def call(**values: Any) -> R:  # noqa: ANN401 - click hands over whatever the options hold
-        from rca.inputs import Inputs  # noqa: PLC0415 - heavy
-
-        given = {field.name: values.pop(field.name) for field in fields(Inputs)}
         with _untidy():
+            from rca.inputs import Inputs  # noqa: PLC0415 - heavy
+
+            given = {field.name: values.pop(field.name) for field in fields(Inputs)}
             return function(Inputs(**given), **values)
 
     for option in reversed(_INPUTS):
@@ -231,9 +232,7 @@ def crash(kind: type[BaseException], error: BaseException, trace: TracebackType 
 def main() -> NoReturn:
     """Run the command that the arguments of the process name."""
     sys.excepthook = crash
-    status = run(rca, sys.argv[1:])
-    gc.freeze()  # what is left goes with the process
-    sys.exit(status)
+    sys.exit(run(rca, sys.argv[1:]))
 
 
 if __name__ == "__main__":

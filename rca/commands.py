@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from rca import load, openmetrics, terminal
+from rca import load, terminal
 from rca.config import settle
 from rca.diagnose import diagnose as judge
 from rca.errors import Problem, SourceError
@@ -18,7 +18,6 @@ from rca.plain import counted, stamp
 from rca.render import text
 from rca.schema import schema as rule_schema
 from rca.sources import recording
-from rca.sources.scenario import stage
 from rca.times import parse_time
 
 Step = Callable[[str], None]
@@ -56,6 +55,9 @@ def record(given: Inputs, to: Path, step: Step) -> str:
 
 def simulate(scenario: Path, to: str, end: float | None, step: Step) -> str:
     """Write a scenario as OpenMetrics, to a file or to stdout, and say what was written."""
+    from rca import openmetrics  # noqa: PLC0415 - the simulator is heavy
+    from rca.sources.scenario import stage  # noqa: PLC0415 - likewise
+
     step(f"simulating {scenario}")
     world = stage(scenario, end)
     step(f"writing {to}")

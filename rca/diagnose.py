@@ -26,8 +26,8 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
 
     `jobs` that the snapshot does not know are ignored; the caller tells the user.
     """
-    ordered = canonical(library, completed(library, snapshot))
-    look = Look(library, ordered)
+    ordered = canonical(library, snapshot)
+    look = Look(library, completed(library, ordered))
     table = ordered.tables.get("job")
     names = [] if table is None else [str(name) for name in table.columns["job"]]
     rows = [row for row, name in enumerate(names) if not jobs or name in jobs]
@@ -54,7 +54,7 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
         not_affected=writer.not_affected(rows),
         rejected=rejected[:MOST],
         not_checked=writer.not_checked(),
-        warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, canonical(library, snapshot)), *left_out])),
+        warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, ordered), *left_out])),
         rules=library.digest,
     )
 

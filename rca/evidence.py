@@ -169,13 +169,14 @@ class Numbers:
 
 def _common(origin: Sequence[Mapping[str, str]], rows: Indices) -> dict[str, str]:
     """Return the labels that the sources of these rows share."""
-    known = (origin[int(row)] for row in rows if row < len(origin) and origin[int(row)])
-    shared = set(next(known, {}).items())
+    known = (origin[row] for row in rows.tolist() if row < len(origin) and origin[row])
+    shared = dict(next(known, {}))
     for labels in known:
-        shared &= labels.items()
+        if not shared.items() <= labels.items():
+            shared = dict(shared.items() & labels.items())
         if not shared:
             break
-    return dict(sorted(shared))
+    return dict(sorted(shared.items()))
 
 
 def lowered(text: str) -> str:

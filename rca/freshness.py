@@ -25,9 +25,10 @@ def last_seen(values: Floats) -> Indices:
 
 def silence(snapshot: Snapshot) -> float:
     """Return how many seconds before the end of the window the last sample of all lies; the window where none does."""
-    columns = [int(last_seen(one.window).max(initial=-1)) for one in snapshot.measurements.values()]
-    last = max(columns, default=-1)
-    return float(snapshot.times[-1] - snapshot.times[last]) if last >= 0 else float(np.ptp(snapshot.times))
+    for column in range(len(snapshot.times) - 1, -1, -1):
+        if any(np.isfinite(one.window[:, column]).any() for one in snapshot.measurements.values()):
+            return float(snapshot.times[-1] - snapshot.times[column])
+    return float(np.ptp(snapshot.times))
 
 
 def remarks(library: Library, snapshot: Snapshot) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from rca.detectors import leaves
@@ -87,22 +86,19 @@ class Candidate:
         return int(self.rows[0])
 
 
-def rule_graph(library: Library) -> "nx.DiGraph[str]":
-    """Return the graph of rules, an edge from each cause to each effect, `accuses` on the edges."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(sorted(library.rules))
-    for rule in library.rules.values():
-        for effect in rule.causes:
-            graph.add_edge(rule.id, effect.effect, accuses=effect.accuses)
-    return graph
-
-
 def accusing(library: Library) -> frozenset[str]:
     """Return the symptom rules that lead to a symptom class of a job: findings that want a cause."""
-    graph = rule_graph(library)
-    accused = graph.edge_subgraph([edge for edge in graph.edges if graph.edges[edge]["accuses"]])
-    classes = [rule.id for rule in library.rules.values() if rule.symptom and rule.id in accused]
-    upstream = {rule for one in classes for rule in nx.ancestors(accused, one)}
+    causes: dict[str, list[str]] = {}
+    for rule in library.rules.values():
+        for edge in rule.causes:
+            if edge.accuses:
+                causes.setdefault(edge.effect, []).append(rule.id)
+    upstream: set[str] = set()
+    waiting = [rule.id for rule in library.rules.values() if rule.symptom]
+    while waiting:
+        found = [cause for cause in causes.get(waiting.pop(), ()) if cause not in upstream]
+        upstream.update(found)
+        waiting += found
     return frozenset(
         rule for rule in upstream if library.rules[rule].role == "symptom" and not library.rules[rule].symptom
     )

@@ -17,7 +17,6 @@ from rca.sources import topology
 from rca.sources.assemble import Deployment
 from rca.sources.prometheus import PrometheusSource, PrometheusStore
 from rca.sources.recording import RecordingSource
-from rca.sources.scenario import ScenarioSource
 from rca.times import parse_duration, parse_time
 
 Extent = Callable[[], tuple[float, float] | None]
@@ -116,6 +115,8 @@ def opened(given: Inputs, settings: Settings) -> Iterator[Opened]:
         recording = RecordingSource(given.recording)
         yield Opened(recording, str(given.recording), lambda: None)
     elif given.scenario is not None:
+        from rca.sources.scenario import ScenarioSource  # noqa: PLC0415 - the simulator is heavy
+
         scenario = ScenarioSource(given.scenario, Deployment(_topology(given.topology)))
         yield Opened(scenario, str(given.scenario), lambda: (scenario.world.epoch, scenario.world.end))
     elif settings.prometheus.url:

@@ -7,8 +7,7 @@ return every problem at once, in the order of their places.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-
-import networkx as nx
+from graphlib import CycleError, TopologicalSorter
 
 from rca import detectors, promql
 from rca.detectors import Condition, Detector, Leaf
@@ -137,10 +136,8 @@ class _Checker:
             yield from self.signal(name, signal)
             if signal.derived is not None:
                 yield from self.derived(name, signal, signal.derived)
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        for name, signal in self.library.signals.items():
-            graph.add_edges_from((name, other) for other in (signal.derived.inputs() if signal.derived else ()))
-        for names in _loops(graph):
+        signals = self.library.signals.items()
+        for names in _loops({name: signal.derived.inputs() if signal.derived else () for name, signal in signals}):
             text = f"derived from itself: {' -> '.join(names)}, one of them must be measured"
             yield Problem(self.places.at("signal", names[0], "derived"), text)
 
@@ -386,25 +383,28 @@ def _joins(via: str, cause: str, effect: str, entities: Entities) -> bool:
 
 
 def _cycles(library: Library, places: Places) -> Iterator[Problem]:
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_edges_from((rule.id, edge.effect) for rule in library.rules.values() for edge in rule.causes)
-    for names in _loops(graph):
+    for names in _loops({rule.id: [edge.effect for edge in rule.causes] for rule in library.rules.values()}):
         rule = library.rules[names[0]]
         index = next(index for index, edge in enumerate(rule.causes) if edge.effect == names[1])
         text = f"causes go in a circle: {' -> '.join(names)}, an effect cannot bring about its own cause"
         yield Problem(places.at("rule", rule.id, "causes", index), text)
 
 
-def _loops(graph: "nx.DiGraph[str]") -> Iterator[list[str]]:
+def _loops(edges: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
     """Yield one closed walk of each part of a graph that goes in a circle, beginning at its first name.
 
-    >>> list(_loops(nx.DiGraph([("b", "a"), ("a", "b"), ("b", "c")])))
+    >>> list(_loops({"b": ["a", "c"], "a": ["b"]}))
     [['a', 'b', 'a']]
     """
+    if not _circular(edges):
+        return
+    import networkx as nx  # noqa: PLC0415 - 0.2 s, and circles are rare
+
+    graph = nx.DiGraph([(name, other) for name, others in edges.items() for other in others])
     for part in sorted(map(sorted, nx.strongly_connected_components(graph))):
         if len(part) > 1 or graph.has_edge(part[0], part[0]):
-            edges = nx.find_cycle(graph.subgraph(part), part[0])
-            names = [edge[0] for edge in edges]
+            walk = nx.find_cycle(graph.subgraph(part), part[0])
+            names = [edge[0] for edge in walk]
             start = names.index(min(names))
             names = names[start:] + names[:start]
             yield [*names, names[0]]
@@ -450,8 +450,19 @@ def _role(rule: Rule, places: Places) -> Iterator[Problem]:
         yield Problem(places.at("rule", rule.id, "symptom"), "a root cause is no symptom class, write role: symptom")
 
 
+def _circular(edges: Mapping[str, Iterable[str]]) -> bool:
+    """Say whether a graph goes in a circle anywhere."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError:
+        return True
+    return False
+
+
 def _dead(library: Library, places: Places) -> Iterator[Problem]:
     """Find rules that can explain nothing, and priors for symptoms that the rule cannot bring about."""
+    import networkx as nx  # noqa: PLC0415 - 0.2 s, and only `check` needs it
+
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(library.rules)
     classes = {rule.symptom for rule in library.rules.values()}

@@ -323,22 +323,26 @@ def test_a_selector_says_in_promql_what_it_means(names, matchers):
 
 NUMBERS = st.floats() | st.integers(-(10**6), 10**6).map(float)
 TIMES = st.lists(st.integers(0, 10**13), min_size=1, max_size=6, unique=True).map(sorted)
+NAMES = st.text(max_size=6) | st.sampled_from(["}", '}"', '},{"metric":{', '},"values":[[1,"2"]]', "]]}]}}"])
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(TIMES, st.lists(NUMBERS, min_size=6, max_size=6)), max_size=5))
-def test_numbers_are_read_as_python_reads_them(rows):
+@given(st.lists(st.tuples(NAMES, TIMES, st.lists(NUMBERS, min_size=6, max_size=6)), max_size=5), st.booleans())
+def test_answers_are_read_as_python_reads_them(rows, compact):
     def go(value: float) -> str:  # as Prometheus writes it
         return {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN" if math.isnan(value) else repr(value))
 
     result = [
-        {"metric": {"row": str(row)}, "values": [[t / 1000, go(v)] for t, v in zip(times, values, strict=False)]}
-        for row, (times, values) in enumerate(rows)
+        {"metric": {"name": name}, "values": [[t / 1000, go(v)] for t, v in zip(times, values, strict=False)]}
+        for name, times, values in rows
     ]
-    block, notes = matrix.decode(answer(result), "x")
+    body = answer(result)
+    if compact:  # as Prometheus lays it out
+        body = json.dumps(json.loads(body), separators=(",", ":")).encode()
+    block, notes = matrix.decode(body, "x")
     assert notes == ()
-    assert list(block.labels) == [{"row": str(row)} for row in range(len(rows))]
-    for row, (times, values) in enumerate(rows):
+    assert list(block.labels) == [{"name": name} for name, _, _ in rows]
+    for row, (_, times, values) in enumerate(rows):
         part = slice(block.offsets[row], block.offsets[row + 1])
         np.testing.assert_array_equal(block.times[part], np.array(times) / 1000)
         np.testing.assert_array_equal(block.values[part], values[: len(times)])
@@ -358,6 +362,17 @@ def test_a_server_that_compresses_all_the_same_is_understood():
     with servers.serving(squeezed) as server, PrometheusStore(Server(url=server.url)) as store:
         [(_, block)] = store.fetch([SELECTOR])
     assert block.values.tolist() == [1.0, 0.0]
+
+
+def test_a_cut_answer_is_what_a_parsed_one_is():
+    result = [{"metric": {"a": str(row)}, "values": [[1, str(row)], [2, "NaN"]]} for row in range(3)]
+    body = json.dumps(json.loads(answer(result)), separators=(",", ":")).encode()
+    cut, parsed = matrix._cut(body), matrix._parsed(body, "x")
+    assert cut is not None
+    assert [list(map(bytes, part)) for part in cut[:2]] == [list(map(bytes, part)) for part in parsed[:2]]
+    for at in range(len(body)):
+        with pytest.raises(SourceError):
+            matrix.decode(body[:at], "x")
 
 
 def test_native_histograms_are_counted_and_left_out():

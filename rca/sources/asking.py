@@ -1,6 +1,6 @@
 """What to ask a store for: queries become selectors, each asked once over all the time that it is needed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -120,9 +120,13 @@ def questions(library: Library, names: frozenset[str], window: Window, aliases: 
     return Questions(selectors, list(wanted.served), wanted.bases(), back, queries, infos, aliases)
 
 
-def answers(store: Store, asked: Questions, end: float) -> Iterator[tuple[int, Answered]]:
-    """Yield (index of the selector, its series) as the store answers."""
-    for index, block in store.fetch(asked.selectors):
+def answers(
+    store: Store, asked: Questions, end: float, leading: Collection[int] = ()
+) -> Iterator[tuple[int, Answered]]:
+    """Yield (index of the selector, its series) as the store answers; those in `leading` are asked for first."""
+    order = sorted(range(len(asked.selectors)), key=lambda number: number not in leading)
+    for place, block in store.fetch([asked.selectors[number] for number in order]):
+        index = order[place]
         tidy, blanks, jumping = clean(block, end)
         yield index, Answered(_rescaled(tidy, dict(asked.aliases.get(asked.bases[index], ()))), blanks, jumping)
 

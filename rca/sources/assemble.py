@@ -6,28 +6,25 @@ entity, and derived signals are computed.
 """
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from rca.errors import SourceError
-from rca.library import Entities, Library
+from rca.library import Library
 from rca.model import Measurement, Snapshot, Window
 from rca.plain import natural
-from rca.sources.asking import HOSTS, UPLINKS, Answered, Questions, Sampling, answers, questions
+from rca.sources.asking import Answered, Questions, answers, questions
 from rca.sources.derive import derive
+from rca.sources.draft import Desk
 from rca.sources.expressions import Sampled
-from rca.sources.grid import EDGE, Grid, Ints, clean, common_step
-from rca.sources.identity import Reader, rewritten
-from rca.sources.measure import Bench, Material, Placed, Times
-from rca.sources.ranks import Info
+from rca.sources.grid import Ints, clean
+from rca.sources.measure import Times
 from rca.sources.series import Block, Store
-from rca.sources.tables import Directory, World, build
-from rca.sources.topology import Topology, uplinks
+from rca.sources.tables import Directory
+from rca.sources.topology import Topology
 
-RDMA, RDMA_STATE, RDMA_ACTIVE = "node_infiniband_", "node_infiniband_state_id", 4.0
 _EXPORTED_ONCE = ("gpu", "node", "nic", "rank")
 
 
@@ -47,41 +44,22 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     deployment = deployment or Deployment()
     names = store.names(window.start - window.baseline, window.end)
     asked = questions(library, names, window, library.aliases)
-    sampling, readings = Sampling(), Readings(library, asked)
-    answered: dict[int, Answered] = {}
-    series: dict[int, Sampled] = {}
-    for number, one in answers(store, asked, window.end):  # the store works on, so what can be done now is for free
-        answered[number], series[number] = one, sampling.add(one.block)
-        readings.add(number, series[number])
-    times = choose_times(asked, series, window, deployment.step)
-    served, failed, warnings = _served(store, asked, times)
-    for number, block in served.items():
-        series[number] = sampling.add(block)
-        readings.add(number, series[number])
-    codes = readings.codes
-    placed = Placed(asked, series, times)
-    with ThreadPoolExecutor(1) as aside:  # numpy leaves the interpreter to the tables
-        ready = aside.submit(placed.prepare)
-        directory = build(library.entities, _world(library.entities, asked, series, readings, deployment.topology))
-        ready.result()
-    bench = Bench(asked, Material(series, failed, readings.readers, codes, directory), placed)
-    measured: dict[str, Measurement] = {}
-    absent: dict[str, str] = {}
-    for name, signal in sorted(library.signals.items()):
-        if signal.derived is None:
-            found = bench.measure(name, signal)
-            if isinstance(found, Measurement):
-                measured[name] = found
-            else:
-                absent[name] = found
+    desk = Desk(library, asked, window, deployment.topology, deployment.step)
+    for number, one in answers(store, asked, window.end, desk.readings.leading):
+        desk.add(number, one)
+    warnings = _serve(store, desk)
+    draft = desk.finished()
+    times, directory = draft.times, draft.directory
+    measured = {name: found for name, found in draft.found.items() if isinstance(found, Measurement)}
+    absent = {name: found for name, found in draft.found.items() if isinstance(found, str)}
     derived = derive(library.signals, library.entities, directory.tables, measured, absent)
     warnings = [
         *_short(times, window),
         *directory.warnings,
-        *_nameless(series, codes, directory),
-        *_twice(series, codes, directory),
-        *_clocks(asked, answered),
-        *bench.warnings,
+        *_nameless(desk.series, desk.readings.codes, directory),
+        *_twice(desk.series, desk.readings.codes, directory),
+        *_clocks(asked, desk.answered),
+        *draft.bench.warnings(),
         *warnings,
         *store.warnings(),
     ]
@@ -97,123 +75,23 @@ def assemble(store: Store, library: Library, window: Window, deployment: Deploym
     )
 
 
-def choose_times(asked: Questions, series: Mapping[int, Sampled], window: Window, step: float | None) -> Times:
-    """Choose the grid: the given step, or the usual spacing of the fastest samples that are common."""
-    if step is None:
-        infos = set(asked.infos.values())
-        found = [(one.timeline.interval, len(one.labels)) for number, one in series.items() if number not in infos]
-        step = common_step([(seconds, count) for seconds, count in found if seconds is not None])
-    size = max(int((window.end - window.start) / step + 1e-6) + 1, 1)
-    inner = Grid(window.end, step, size)
-    ahead = max(int(window.baseline / step + 1e-6), 0)
-    whole = Grid(window.end, step, size + ahead)
-    if any(asked.back[len(asked.selectors) :]):
-        return Times(inner, whole, whole)
-    back = [one.timeline.times for number, one in series.items() if asked.back[number]]
-    earliest = min((float(times.min()) for times in back if len(times)), default=window.end)
-    used = -int(np.ceil((earliest - inner.start) / step - 1.0 + EDGE))
-    return Times(inner, whole, Grid(window.end, step, size + min(max(used, 0), ahead)))
-
-
-def _served(store: Store, asked: Questions, times: Times) -> tuple[dict[int, Block], dict[int, str], list[str]]:
-    """Have the server evaluate what has no plan: blocks, or why there are none, and what to say about it."""
-    blocks: dict[int, Block] = {}
-    failed: dict[int, str] = {}
+def _serve(store: Store, desk: Desk) -> list[str]:
+    """Have the server evaluate what has no plan, and return what to say about it."""
+    if not desk.asked.served:
+        return []
     warnings: list[str] = []
-    for number, text in enumerate(asked.served, len(asked.selectors)):
-        grid = times.whole if asked.back[number] else times.window
+    times = desk.times()
+    for number, text in enumerate(desk.asked.served, len(desk.asked.selectors)):
+        grid = times.whole if desk.asked.back[number] else times.window
         try:
-            blocks[number], _, _ = clean(store.evaluate(text, grid.times()), grid.end)
+            block, _, _ = clean(store.evaluate(text, grid.times()), grid.end)
         except SourceError as error:
-            failed[number] = str(error)
+            desk.failed[number] = str(error)
             warnings.append(f"query {text}: {error}")
             continue
+        desk.add_block(number, block)
         warnings.append(f"query {text}: the server evaluates it, gaps under 5 minutes are invisible there")
-    return blocks, failed, warnings
-
-
-class Readings:
-    """Reads the labels of series as each kind that they are asked for, and info series as such."""
-
-    def __init__(self, library: Library, asked: Questions) -> None:
-        self.infos: dict[str, list[Info]] = {}
-        self._entities = library.entities
-        self._informing = {asked.infos[name]: name for name in library.entities.rank_info if name in asked.infos}
-        self.readers = {kind: Reader(library.entities, kind) for kind in library.entities.kinds}
-        self.codes: dict[tuple[int, str], Ints] = {}
-        self._kinds: dict[int, set[str]] = {}
-        for name, queries in asked.queries.items():
-            for number in {number for query in queries for number in query.reads.values()}:
-                self._kinds.setdefault(number, set()).add(library.signals[name].entity)
-
-    def add(self, number: int, series: Sampled) -> None:
-        """Read the labels of one answer."""
-        for kind in sorted(self._kinds.get(number, ())):
-            self.codes[number, kind] = self.readers[kind].read_sets(series.labels)
-        if number in self._informing:
-            self.infos[self._informing[number]] = _infos(self._entities, series)
-
-
-def _world(
-    entities: Entities,
-    asked: Questions,
-    series: Mapping[int, Sampled],
-    readings: Readings,
-    topology: Topology,
-) -> World:
-    """Collect what tables are built from."""
-    infos = {name: series[number].block for name, number in asked.infos.items() if number in series}
-    nowhere = Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))
-    return World(
-        seen={kind: reader.seen for kind, reader in readings.readers.items()},
-        infos=[one for name in entities.rank_info for one in readings.infos.get(name, ())],
-        hosts=_hosts(entities, infos.get(HOSTS, nowhere)),
-        uplinks=uplinks(infos.get(UPLINKS, nowhere).labels),
-        active=_active(series, readings.codes),
-        topology=topology,
-    )
-
-
-def _infos(entities: Entities, series: Sampled) -> list[Info]:
-    """Read info series, those that say the same as one."""
-    reader = Reader(entities, "rank", ("ep", "uuid"))
-    codes, block = reader.read_sets(series.labels), series.block
-    filled = np.flatnonzero(np.diff(block.offsets))
-    first, last = np.full(len(reader.seen), np.inf), np.full(len(reader.seen), -np.inf)
-    np.minimum.at(first, codes[filled], block.times[block.offsets[filled]])
-    np.maximum.at(last, codes[filled], block.times[block.offsets[filled + 1] - 1])
-    spans = zip(reader.seen, first.tolist(), last.tolist(), strict=True)
-    return [Info(seen, begin, end) for seen, begin, end in spans if begin <= end]
-
-
-def _hosts(entities: Entities, block: Block) -> dict[str, str]:
-    """Return the host name that each instance of `node_uname_info` gave last."""
-    last = [float(block.times[end - 1]) if end else 0.0 for end in block.offsets[1:].tolist()]
-    found: dict[str, str] = {}
-    told = zip(block.labels, last, strict=True)
-    for labels, _ in sorted(told, key=lambda one: (one[1], natural(one[0].get("nodename", "")))):
-        instance, name = labels.get("instance", ""), labels.get("nodename", "")
-        if instance and name:
-            found[rewritten(instance, entities.labels["node"])] = name
-    return found
-
-
-def _active(found: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints]) -> frozenset[int]:
-    """Return the readings of RDMA ports that were active at some time, or of all where no state is known."""
-    ports: set[int] = set()
-    active: set[int] = set()
-    known = False
-    for (number, kind), own in codes.items():
-        if kind != "nic":
-            continue
-        block, names = found[number].block, found[number].labels.names
-        ports |= {code for code, name in zip(own.tolist(), names, strict=True) if name.startswith(RDMA)}
-        if RDMA_STATE in names:
-            known = True
-            series = np.repeat(np.arange(len(names)), np.diff(block.offsets))
-            up = np.unique(series[block.values == RDMA_ACTIVE]).tolist()
-            active |= {int(own[row]) for row in up if names[row] == RDMA_STATE}
-    return frozenset(active if known else ports)
+    return warnings
 
 
 def _short(times: Times, window: Window) -> list[str]:

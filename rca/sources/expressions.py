@@ -79,13 +79,6 @@ class Raw:
         """Return the values on the grid."""
         return self._placing.place(self.block.values)
 
-    def prepare(self, one: Samples) -> None:
-        """Work out what the evaluation of a selector begins with."""
-        if one.function == "value":
-            _ = self.placed
-        else:
-            self.counters.change(self.counters.steps(one.range))
-
     def stamps(self) -> Floats:
         """Return the times of the samples on the grid."""
         return self._placing.place(self.block.times)

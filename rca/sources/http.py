@@ -239,11 +239,13 @@ def in_parallel(jobs: Sequence[Job[T]], workers: int, site: Site) -> Iterator[tu
     """Yield (index of the job, its result) as they come; raise the first SourceError, or one at the deadline.
 
     The threads are daemons: one that hangs in a resolver or a handshake holds up neither the caller nor the exit.
-    They run ahead of the caller by twice their number at most, so that results do not pile up.
+    They run ahead of the caller by twice their number at most, so that results do not pile up. Half of them begin, the
+    others follow when the first result is in: a server that shares its time between all would give all of them late.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, T | SourceError | None]] = queue.SimpleQueue()
-    stopped, room = threading.Event(), threading.Semaphore(2 * workers)
+    first = (workers + 1) // 2
+    stopped, room = threading.Event(), threading.Semaphore(first)
     for index in range(len(jobs)):
         waiting.put(index)
 
@@ -268,6 +270,8 @@ def in_parallel(jobs: Sequence[Job[T]], workers: int, site: Site) -> Iterator[tu
     try:
         while open_jobs:
             index, outcome = _next(done, site, [jobs[i].what for i in sorted(open_jobs)])
+            if len(open_jobs) == len(jobs):
+                room.release(2 * workers - first)
             open_jobs.remove(index)
             if isinstance(outcome, SourceError):
                 raise outcome

@@ -43,10 +43,10 @@ class Pool:
 
     def _add(self, text: bytes) -> int:
         """Return the number of a set that is seen under this spelling for the first time."""
-        labels, spelling = _SET.decode(text), text
+        labels = _SET.decode(text)
         if list(labels) != sorted(labels):
             labels = dict(sorted(labels.items()))
-            spelling = msgspec.json.encode(labels)
+        spelling = msgspec.json.encode(labels)
         with self._lock:
             number = self._numbers.setdefault(spelling, len(self.sets))
             if number == len(self.sets):

@@ -54,7 +54,13 @@ _ENVELOPE = msgspec.json.Decoder(Envelope)
 _FLAT = msgspec.json.Decoder(tuple[float, ...])
 _FLAT_QUOTED = msgspec.json.Decoder(tuple[float, ...], strict=False)
 _AT_ONCE = 64  # series whose numbers are read together: their text and floats then stay in the processor's cache
-_HISTOGRAMS = b'"histograms"'
+_FIRST = b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":'
+_LAST = b"]]}]}}"
+_NEXT = b',{"metric":'
+_VALUES = b',"values":'
+Text = bytes | msgspec.Raw
+Parts = tuple[Sequence[Text], Sequence[Text], tuple[str, ...]]
+"""An answer as text: the label set of each series, its list of samples, and what the server has to say."""
 _MARK = -1.0  # stands where a time would between two series that are read together; no sample is from before 1970
 
 
@@ -65,19 +71,46 @@ def decode(body: bytes, place: str, pool: Pool | None = None) -> tuple[Block, tu
     for anything but a complete answer with a range vector.
     """
     try:
-        answer = _ANSWER.decode(body)
-        if answer.data.result_type != "matrix":
-            raise SourceError(f"{place}: answers with a {answer.data.result_type} where a matrix belongs")
-        block = _block(answer.data.result, pool or Pool())
-        histograms = sum(bool(len(series.histograms)) for series in answer.data.result) if _HISTOGRAMS in body else 0
+        metrics, texts, notes = _cut(body) or _parsed(body, place)
+        block = _block(metrics, texts, pool or Pool())
     except msgspec.DecodeError as error:
         raise SourceError(f"{place}: {_unlike(body, error)}") from error
     except ValueError as error:
         raise SourceError(f"{place}: the samples of the answer are damaged ({error}), try again") from error
+    return block, notes
+
+
+def _parsed(body: bytes, place: str) -> Parts:
+    """Parse an answer; series without samples are left out."""
+    answer = _ANSWER.decode(body)
+    if answer.data.result_type != "matrix":
+        raise SourceError(f"{place}: answers with a {answer.data.result_type} where a matrix belongs")
     notes = _notes(answer)
+    histograms = sum(bool(len(series.histograms)) for series in answer.data.result)
     if histograms:
         notes += (f"{histograms} series are native histograms, which are not read",)
-    return block, notes
+    filled = [series for series in answer.data.result if bytes(series.values).strip(b"[ ]")]
+    return [series.metric for series in filled], [series.values for series in filled], notes
+
+
+def _cut(body: bytes) -> Parts | None:
+    """Cut an answer in the layout of Prometheus at its closing braces, in a third of the time of parsing it.
+
+    None where anything is laid out otherwise: warnings, native histograms, a brace in a label. No such text can look
+    like what must follow a brace, as a quote inside a string is escaped.
+
+    >>> _cut(b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1,"2"]]}]}}')
+    ([b'{"a":"b"}'], [b'[[1,"2"]]'], ())
+    """
+    if not body.startswith(_FIRST) or not body.endswith(_LAST):
+        return None
+    parts = (_NEXT + body[len(_FIRST) : 2 - len(_LAST)]).split(b"}")
+    metrics, values = parts[0::2], parts[1::2]
+    if len(metrics) != len(values) or not all(text.startswith(_NEXT) for text in metrics):
+        return None
+    if not all(text.startswith(_VALUES) and text.endswith(b'"]]') for text in values):
+        return None
+    return [text[len(_NEXT) :] + b"}" for text in metrics], [text[len(_VALUES) :] for text in values], ()
 
 
 def notes(body: bytes, place: str) -> tuple[str, ...]:
@@ -108,15 +141,13 @@ def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _block(result: Sequence[Series], pool: Pool) -> Block:
-    """Put series into a block; those without samples are left out.
+def _block(metrics: Sequence[Text], texts: Sequence[Text], pool: Pool) -> Block:
+    """Put series into a block.
 
     Series that follow each other with the same samples to the letter are read once: the GPUs of a node share their
     times, and much that is said of them is constant.
     """
-    filled = [series for series in result if len(series.values) > 2 and bytes(series.values).strip(b"[ ]")]
-    labels = pool.read([series.metric for series in filled])
-    texts = [series.values for series in filled]
+    labels = pool.read(metrics)
     fresh = [True, *map(ne, texts[1:], texts)][: len(texts)]
     which = np.cumsum(fresh) - 1
     offsets, times, values = _samples([text for text, new in zip(texts, fresh, strict=True) if new])
@@ -129,7 +160,7 @@ def _block(result: Sequence[Series], pool: Pool) -> Block:
     return tidied(block)
 
 
-def _samples(texts: Sequence[msgspec.Raw]) -> tuple[NDArray[np.int64], Floats, Floats]:
+def _samples(texts: Sequence[Text]) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return the samples of lists of `[time,"value"]` pairs: offsets, times and values, as a block has them."""
     times, values, counts = [np.zeros(0)], [np.zeros(0)], [np.zeros(1, dtype=np.int64)]
     for at in range(0, len(texts), _AT_ONCE):
@@ -145,7 +176,7 @@ def _samples(texts: Sequence[msgspec.Raw]) -> tuple[NDArray[np.int64], Floats, F
     return np.cumsum(np.concatenate(counts)), np.concatenate(times), np.concatenate(values)
 
 
-def _numbers(texts: Sequence[msgspec.Raw]) -> Floats:
+def _numbers(texts: Sequence[Text]) -> Floats:
     """Read all numbers of lists of `[time,"value"]` pairs, flat, and a mark instead of a time after each list.
 
     >>> _numbers([msgspec.Raw(b'[[1.5,"-2"],[2,"+Inf"]]'), msgspec.Raw(b'[[1,"NaN"]]')])

@@ -72,60 +72,27 @@ class _Odd:
     unknown: set[str] = field(default_factory=set)
 
 
-class Placed:
-    """Answers on the grids that queries want them on; what several queries read is worked out once."""
-
-    def __init__(self, asked: Questions, series: Mapping[int, Sampled], times: Times) -> None:
-        self.times = times
-        self._asked = asked
-        self._series = series
-        self._raw: dict[tuple[int, int], Raw] = {}
-
-    def prepare(self) -> None:
-        """Place all that is sure to be wanted."""
-        for queries in self._asked.queries.values():
-            for query in queries:
-                grid = self.grid(query)
-                if grid is not None:
-                    for one, number in query.reads.items():
-                        self.on(number, grid).prepare(one)
-
-    def grid(self, query: Query) -> Grid | None:
-        """Return the grid of a query, None where something that it reads is missing."""
-        if query.missing or any(number not in self._series for number in query.reads.values()):
-            return None
-        reaches = all(self._asked.back[number] for number in query.reads.values())
-        return self.times.seen if reaches else self.times.window
-
-    def on(self, number: int, grid: Grid) -> Raw:
-        """Return an answer on a grid."""
-        key = (number, grid.size)
-        if key not in self._raw:
-            self._raw[key] = Raw(self._series[number], grid)
-        return self._raw[key]
-
-    def drop(self, number: int) -> None:
-        """Forget an answer that no query will read any more."""
-        for key in [key for key in self._raw if key[0] == number]:
-            del self._raw[key]
-
-
 class Bench:
     """Evaluates the signals of one snapshot; what several of them read is computed once, and dropped after the last."""
 
-    def __init__(self, asked: Questions, material: Material, placed: Placed) -> None:
+    def __init__(self, asked: Questions, material: Material, times: Times) -> None:
         self.asked = asked
         self.material = material
-        self.placed = placed
-        self.warnings: list[str] = []
+        self.times = times
+        self._said: dict[str, list[str]] = {}
+        self._raw: dict[tuple[int, int], Raw] = {}
         self._origin: dict[str, list[tuple[Ints, list[Mapping[str, str]]]]] = {}
         self._open = Counter(
             number for queries in asked.queries.values() for query in queries for number in set(query.reads.values())
         )
 
+    def warnings(self) -> list[str]:
+        """Return what was odd about the signals measured so far."""
+        return [text for name in sorted(self._said) for text in self._said[name]]
+
     def measure(self, name: str, signal: Signal) -> Measurement | str:
         """Return a signal's measurement, or why there is none."""
-        odd = _Odd()
+        odd, said = _Odd(), self._said.setdefault(name, [])
         queries = self.asked.queries.get(name, ())
         found = []
         for query in queries:
@@ -135,23 +102,24 @@ class Bench:
                 found.append(filled)
         if odd.invalid and signal.valid is not None:
             low, high = signal.valid
-            self.warnings.append(
+            said.append(
                 f"{name}: {odd.invalid} samples outside {low:g} to {high:g} dropped, for example {odd.example:g}"
             )
         if odd.unknown:
-            self.warnings.append(f"{name}: unknown {', '.join(sorted(odd.unknown)[:3])}, series left out")
+            said.append(f"{name}: unknown {', '.join(sorted(odd.unknown)[:3])}, series left out")
         return self._merged(found) if found else self._reason(signal, queries)
 
     def _filled(self, signal: Signal, query: Query, odd: _Odd) -> _Filled | None:
         """Evaluate one query; None where it has no sample of any entity."""
-        grid = self.placed.grid(query)
-        if grid is None:
+        if query.missing or any(number not in self.material.series for number in query.reads.values()):
             return None
+        reaches = all(self.asked.back[number] for number in query.reads.values())
+        grid = self.times.seen if reaches else self.times.window
         size = len(self.material.directory.tables[signal.entity])
 
         def find(one: Samples) -> tuple[Raw, Ints]:
             number = query.reads[one]
-            return self.placed.on(number, grid), self._rows(number, signal.entity)
+            return self._on(number, grid), self._rows(number, signal.entity)
 
         node = bind(query.plan, find)
         if len(node.rows) == 0 or size == 0:
@@ -173,12 +141,20 @@ class Bench:
         interval, width = round(interval, 3), round(answer.width, 1)
         return _Filled(values, self._spelled(query), interval, width, self._origins(signal, query))
 
+    def _on(self, number: int, grid: Grid) -> Raw:
+        """Return an answer on a grid."""
+        key = (number, grid.size)
+        if key not in self._raw:
+            self._raw[key] = Raw(self.material.series[number], grid)
+        return self._raw[key]
+
     def _done(self, query: Query) -> None:
         """Drop what no further query reads."""
         for number in set(query.reads.values()):
             self._open[number] -= 1
             if self._open[number] == 0:
-                self.placed.drop(number)
+                for key in [key for key in self._raw if key[0] == number]:
+                    del self._raw[key]
 
     def _rows(self, number: int, kind: str) -> Ints:
         """Return the table row of each series of a block, -1 for none."""
@@ -223,11 +199,11 @@ class Bench:
     def _merged(self, found: Sequence[_Filled]) -> Measurement:
         """Let each answer fill the rows that those before it left empty."""
         first = found[0]
-        window, before = self.placed.times.split(first.values)
+        window, before = self.times.split(first.values)
         origins = list(first.origins)
         interval, width = first.interval, first.width
         for other in found[1:]:
-            their_window, their_before = self.placed.times.split(other.values)
+            their_window, their_before = self.times.split(other.values)
             before = before if their_before is not None else None
             empty = ~np.isfinite(window).any(axis=1)
             if before is not None:

@@ -97,7 +97,7 @@ def find_ranks(infos: Sequence[Info], series: Iterable[Seen], nodes: Mapping[str
 
 def in_order(key: Key) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     """Return the sort key of a row: part by part in natural order."""
-    return tuple(natural(part) for part in key)
+    return tuple(map(natural, key))
 
 
 def _named(key: Key) -> str:

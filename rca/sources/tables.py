@@ -143,7 +143,9 @@ class _Builder:
             values, node = info.seen.values, self.node(info.seen)
             if node and values.get("gpu") and values.get("uuid") and info.seen.via["node"] != "instance":
                 place = (node, values["gpu"])
-                told[values["uuid"]] = min(told.get(values["uuid"], place), place, key=in_order)
+                known = told.setdefault(values["uuid"], place)
+                if known != place:
+                    told[values["uuid"]] = min(known, place, key=in_order)
         return told
 
     def read(self, kind: str) -> None:
