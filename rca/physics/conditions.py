@@ -47,6 +47,12 @@ EFFECTS: Mapping[str, Effect] = {
     "work": Effect("rank", 1.0),
     "sequence_spread": Effect("job", 0.0),
     "congestion": Effect("job", 1.0),
+    "stuck": Effect("rank", 0.0),
+    "gone": Effect("rank", 0.0),
+    "down": Effect("node", 0.0),
+    "lost": Effect("gpu", 0.0),
+    "frozen": Effect("gpu", 0.0),
+    "port_down": Effect("gpu", 0.0),
 }
 
 

@@ -98,7 +98,8 @@ def families(trace: Trace, scrapes: Scrapes) -> Iterator[Family]:
     hardware = trace.plant.hardware
     when = collected(trace, scrapes)[hardware.node]
     targets = scrapes.of("dcgm")[hardware.node]
-    silent = np.zeros(when.shape, dtype=bool)
+    when = _frozen(trace, when)
+    silent = hold(trace, trace.spread("lost"), np.arange(len(targets)), when) > 0
     for gap in trace.plant.scenario.telemetry.gaps:
         for gpu in np.flatnonzero(hardware.slot == gap.gpu) if gap.exporter == "dcgm" and gap.gpu is not None else ():
             if gap.node in (None, hardware.nodes[hardware.node[gpu]]):
@@ -112,6 +113,13 @@ def families(trace: Trace, scrapes: Scrapes) -> Iterator[Family]:
                 continue
             spelled, factor = RENAMED.get(name, (name, 1.0)) if renamed else (name, 1.0)
             yield Family(spelled, _type(name), labels, targets[rows], _drawing(draw, reader, factor, silent[rows]))
+
+
+def _frozen(trace: Trace, when: Floats) -> Floats:
+    """Let GPUs whose driver hangs show for ever what they showed last."""
+    hangs = trace.spread("frozen") > 0
+    since = np.where(hangs.any(axis=0), trace.edges[np.argmax(hangs, axis=0)], np.inf)
+    return np.minimum(when, since[:, None])
 
 
 def _drawing(draw: Draw, reader: Reader, factor: float, silent: NDArray[np.bool_]) -> Callable[[], Floats]:

@@ -6,6 +6,7 @@ Names and labels: node_exporter's end-to-end fixture. A mount is read through `n
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -108,7 +109,7 @@ def _basics(host: Host, epoch: float) -> Iterator[Family]:
     nodes = every[1]
     names: list[Labels] = [{"nodename": host.trace.plant.hardware.nodes[node], "sysname": "Linux"} for node in nodes]
     yield _family(host, "node_uname_info", (names, nodes), _steady(np.ones(len(nodes))))
-    yield _family(host, "node_boot_time_seconds", every, _steady(np.subtract(epoch - 86400.0 * 12.0, 977.0 * nodes)))
+    yield _family(host, "node_boot_time_seconds", every, partial(hold, host.trace, _boots(host, epoch), nodes))
     yield _family(host, "node_memory_MemTotal_bytes", every, _steady(np.full(len(nodes), 2.16e12)))
     free = np.round(1.4e12 * _noise(host, "memory", host.waiting.shape, 0.01))
     yield _family(host, "node_memory_MemAvailable_bytes", every, lambda when: hold(host.trace, free, nodes, when))
@@ -117,6 +118,15 @@ def _basics(host: Host, epoch: float) -> Iterator[Family]:
         yield _family(host, f"node_network_{way}_bytes_total", _each(host, device="eth0"), _counting(hundred, nodes))
     for kind, rates in _pressures(host).items():
         yield _family(host, f"node_pressure_{kind}_seconds_total", every, _counter(rates, nodes, 1e4))
+
+
+def _boots(host: Host, epoch: float) -> Floats:
+    """Return (T, N): unix seconds of each node's last boot; one that was down has booted when it is back."""
+    down = host.trace.spread("down") > 0
+    back = np.zeros_like(down)
+    back[1:] = down[:-1] & ~down[1:]
+    since = np.where(back, host.trace.edges[:-1, None], -86400.0 * 12.0 - 977.0 * np.arange(down.shape[1]))
+    return epoch + np.maximum.accumulate(since, axis=0)
 
 
 def _pressures(host: Host) -> Mapping[str, Floats]:
@@ -226,8 +236,10 @@ def _ports(host: Host) -> Iterator[Family]:
     rate = trace.spread("port_rate")
     prefix = "node_infiniband"
     yield _family(host, f"{prefix}_rate_bytes_per_second", place, lambda when: hold(trace, rate, rows, when))
-    yield _family(host, f"{prefix}_state_id", place, _steady(np.full(len(labels), 4.0)))
-    yield _family(host, f"{prefix}_physical_state_id", place, _steady(np.full(len(labels), 5.0)))
+    down = trace.spread("port_down") > 0
+    for name, up, broken in (("state_id", 4.0, 1.0), ("physical_state_id", 5.0, 2.0)):
+        state = np.where(down, broken, up)
+        yield _family(host, f"{prefix}_{name}", place, partial(hold, trace, state, rows))
     crowded = np.ones_like(rate)
     for number, job in enumerate(trace.jobs):
         crowded[:, job.layout.gpu] = trace.spread("congestion")[:, [number]]
@@ -241,7 +253,7 @@ def _ports(host: Host) -> Iterator[Family]:
         "port_transmit_wait_total": waits,
         "symbol_error_total": trace.spread("symbol_errors"),
         "link_error_recovery_total": trace.spread("link_recoveries"),
-        "link_downed_total": np.zeros_like(rate),
+        "link_downed_total": np.diff(down.astype(float), axis=0, prepend=0.0).clip(0.0) / DT,
         "np_cnp_packets_sent_total": marks,
         "rp_cnp_packets_handled_total": marks,
     }

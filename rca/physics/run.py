@@ -15,6 +15,7 @@ from rca.physics.gpu import TIME_CONSTANT, Clocks, Load, clocks, power, settle
 from rca.physics.layout import STATES, TRAIN, Layout, agenda, place
 from rca.physics.step import Plan, Step, take
 from rca.physics.step import plan as plan_job
+from rca.physics.stops import stop
 from rca.physics.written import Scenario
 
 DT = 5.0  # seconds of simulated time between two evaluations, a third of a usual scrape
@@ -72,6 +73,9 @@ def happen(scenario: Scenario) -> Trace:
     segment = np.searchsorted(since, edges[:-1], side="right") - 1
     plans = tuple(calibrate(plan_job(plant, job, DT), plant) for job in range(len(plant.layouts)))
     states = np.array([agenda(layout.job, edges[:-1]) for layout in plant.layouts]).reshape(len(plans), -1)
+    stops = [[stop(plant, row, layout, held).halted for held in segments] for row, layout in enumerate(plant.layouts)]
+    halted = np.array(stops, dtype=bool).reshape(len(plans), -1)[:, segment]
+    states[halted & (states >= 0)] = TRAIN
     machine = Machine(plant, plans)
     for _ in range(int(BEFORE / DT)):
         machine.advance(segments[0], states[:, 0])
@@ -82,13 +86,16 @@ def happen(scenario: Scenario) -> Trace:
         conditions=segments,
         segment=segment,
         gpu={name: np.stack([moment.gpu[name] for moment in moments]) for name in moments[0].gpu},
-        jobs=tuple(_job_trace(plans[j], states[j], [moment.steps[j] for moment in moments]) for j in range(len(plans))),
+        jobs=tuple(
+            _job_trace(plans[j], states[j], halted[j], [moment.steps[j] for moment in moments])
+            for j in range(len(plans))
+        ),
     )
 
 
-def _job_trace(plan: Plan, state: Ints, steps: Sequence[Step]) -> JobTrace:
+def _job_trace(plan: Plan, state: Ints, halted: NDArray[np.bool_], steps: Sequence[Step]) -> JobTrace:
     lasting = np.array([step.seconds for step in steps])
-    done = np.where(state == TRAIN, DT / lasting, 0.0)
+    done = np.where((state == TRAIN) & ~halted, DT / lasting, 0.0)
     names = ("data", "forward", "backward", "forward_recv", "backward_recv", "dp_wait", "sync")
     arrays = {name: np.stack([getattr(step, name) for step in steps]) for name in names}
     start = 0.0 if plan.layout.job.warm_up is not None else 20000.0
@@ -107,7 +114,7 @@ def calibrate(plan: Plan, plant: Plant) -> Plan:
         rng = generator(plant.scenario.seed, f"calibrate {plan.row}")
         clock = clocks(plant.hardware, conditions, temperature, machine.load)
         step = take(fine, plant, conditions, clock.busy[plan.layout.gpu], rng)
-        machine.occupy(np.array([TRAIN]), [step])
+        machine.occupy(conditions, np.array([TRAIN]), [step])
         if turn > 1:
             pipe = target - step.seconds
             bubble = 1.0 + (plan.layout.job.pp - 1) / plan.layout.job.micro_batches
@@ -146,24 +153,27 @@ class Machine:
         hardware = self.plant.hardware
         clock = clocks(hardware, conditions, self.temperature, self.load)
         steps = [take(plan, self.plant, conditions, clock.busy[plan.layout.gpu], self.rng) for plan in self.plans]
-        self.occupy(states, steps)
+        self.occupy(conditions, states, steps)
         watts = power(hardware, clock, self.load)
         self.air = 0.99 * self.air + 0.06 * self.rng.standard_normal(len(self.air))
         goal = settle(hardware, conditions, watts) + self.air[hardware.node]
         self.temperature = goal + (self.temperature - goal) * np.exp(-DT / TIME_CONSTANT)
         return Moment(self._seen(conditions, clock, watts), steps)
 
-    def occupy(self, states: Ints, steps: Sequence[Step]) -> None:
+    def occupy(self, conditions: Conditions, states: Ints, steps: Sequence[Step]) -> None:
         """Set the load of every GPU from what its job does."""
         count = len(self.plant.hardware.node)
         running: NDArray[np.bool_] = np.zeros(count, dtype=bool)
         busy, idle, tensor, lasting = np.zeros(count), np.zeros(count), np.zeros(count), np.ones(count)
         for plan, state, step in zip(self.plans, states, steps, strict=True):
             gpu = plan.layout.gpu
-            running[gpu] = state >= 0 and STATES[state] != "finished"
+            stopped = stop(self.plant, plan.row, plan.layout, conditions)
+            running[gpu] = (state >= 0 and STATES[state] != "finished") & ~stopped.dead
             lasting[gpu] = step.seconds
             share = np.clip(step.busy / step.seconds, 0.0, 1.0)
-            if state == TRAIN:
+            if stopped.halted:
+                idle[gpu] = stopped.asleep
+            elif state == TRAIN:
                 busy[gpu], tensor[gpu] = share, step.cycles / step.seconds
                 idle[gpu] = np.clip(step.idle / step.seconds, 0.0, 1.0 - share)
             elif STATES[state] == "save_checkpoint":

@@ -13,6 +13,7 @@ from rca.model import Floats
 from rca.physics.cluster import Ints
 from rca.physics.layout import ABSENT
 from rca.physics.run import DT, Trace, generator
+from rca.physics.stops import stop
 from rca.physics.written import Exporter
 
 Labels = Mapping[str, str]
@@ -72,14 +73,26 @@ def schedule(trace: Trace) -> Scrapes:
     times = phase + interval * np.arange(count) + rng.uniform(0.0, 0.05, (len(targets), count))
     taken = rng.random(times.shape) >= telemetry.missed
     known = np.ones(times.shape, dtype=bool)
+    down, dead = trace.spread("down") > 0, _dead(trace)
     for row, target in enumerate(targets):
+        taken[row] &= ~down[_rows(trace, times[row]), target.node]
         if target.rank >= 0:
+            taken[row] &= ~dead[target.layout][_rows(trace, times[row]), target.rank]
             known[row] = trace.jobs[target.layout].state[_rows(trace, times[row])] != ABSENT
         for gap in telemetry.gaps:
             node = trace.plant.hardware.nodes[target.node]
             if gap.exporter == target.exporter and gap.gpu is None and gap.node in (None, node):
                 taken[row] &= ~during(times[row], gap.at, gap.until)
     return Scrapes(targets, times, known, taken & known, interval)
+
+
+def _dead(trace: Trace) -> list[NDArray[np.bool_]]:
+    """Return for each job (T, R): ranks without a process."""
+    plant = trace.plant
+    found = []
+    for row, layout in enumerate(plant.layouts):
+        found.append(np.stack([stop(plant, row, layout, held).dead for held in trace.conditions])[trace.segment])
+    return found
 
 
 def during(times: Floats, at: str, until: str | None) -> NDArray[np.bool_]:

@@ -10,23 +10,27 @@ from numpy.typing import NDArray
 from rca.library import seconds
 from rca.model import Floats
 from rca.physics import dcgm, host, training
+from rca.physics.overlay import Overlay, overlays
 from rca.physics.run import Trace, happen
 from rca.physics.scrape import Family, MetricType, Scrapes, exported, schedule, up
 from rca.physics.written import Scenario
 
+Laid = tuple[Overlay, Sequence[NDArray[np.bool_]]]
+"""What a fault shows, and for each family of a metric the series (n,) that show it."""
 EPOCH = 1767571200.0  # 2026-01-05T00:00:00Z, when every scenario begins unless told otherwise
 
 
 class Metric:
     """All series of one metric name; values are drawn when they are first asked for."""
 
-    def __init__(self, families: Sequence[Family], scrapes: Scrapes, epoch: float) -> None:
+    def __init__(self, families: Sequence[Family], scrapes: Scrapes, epoch: float, laid: Sequence[Laid] = ()) -> None:
         self.name = families[0].name
         self.type: MetricType = families[0].type
         self.labels = [{"__name__": self.name, **labels} for family in families for labels in family.labels]
         self._families = families
         self._scrapes = scrapes
         self._epoch = epoch
+        self._laid = laid
 
     @cached_property
     def times(self) -> Floats:
@@ -39,9 +43,12 @@ class Metric:
     def values(self) -> Floats:
         """Return (n, S): the samples, NaN where a scrape gave none."""
         parts = []
-        for family in self._families:
+        for number, family in enumerate(self._families):
             taken = self._scrapes.known if family.name == "up" else self._scrapes.taken
-            parts.append(np.where(taken[family.target], family.draw(), np.nan))
+            values = family.draw()
+            for overlay, rows in ((one, rows[number]) for one, rows in self._laid):
+                values = np.where(rows[:, None], overlay.laid(values, self._scrapes.times[family.target]), values)
+            parts.append(np.where(taken[family.target], values, np.nan))
         return np.concatenate(parts)
 
     @cached_property
@@ -53,13 +60,17 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A simulated cluster as its monitoring shows it, from `epoch` to `end` in unix seconds."""
+    """A simulated cluster as its monitoring shows it, from `epoch` to `end` in unix seconds.
+
+    `unseen` is what faults show or count on series that this cluster has not.
+    """
 
     scenario: Scenario
     trace: Trace
     metrics: Mapping[str, Metric]
     epoch: float
     end: float
+    unseen: tuple[str, ...] = ()
 
 
 def simulate(scenario: Scenario, end: float | None = None) -> World:
@@ -71,8 +82,15 @@ def simulate(scenario: Scenario, end: float | None = None) -> World:
     for family in _families(trace, scrapes, epoch):
         if exported(trace, family.name) and len(family.labels):
             grouped.setdefault(family.name, []).append(family)
-    metrics = {name: Metric(grouped[name], scrapes, epoch) for name in sorted(grouped)}
-    return World(scenario, trace, metrics, epoch, epoch + seconds(scenario.duration))
+    laid: dict[str, list[Laid]] = {}
+    unseen = []
+    for overlay in overlays(scenario):
+        rows = [overlay.rows(trace.plant, family, scrapes) for family in grouped.get(overlay.metric, ())]
+        laid.setdefault(overlay.metric, []).append((overlay, rows))
+        if not any(mask.any() for mask in rows) and exported(trace, overlay.metric):
+            unseen.append(overlay.written)
+    metrics = {name: Metric(grouped[name], scrapes, epoch, laid.get(name, ())) for name in sorted(grouped)}
+    return World(scenario, trace, metrics, epoch, epoch + seconds(scenario.duration), tuple(unseen))
 
 
 def _families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:

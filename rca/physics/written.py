@@ -22,7 +22,7 @@ Source of the order: Megatron-LM, megatron/core/parallel_state.py, `RankGenerato
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from rca.library import Written
 from rca.model import Duration, Status, Symptom
@@ -158,6 +158,12 @@ class Fault(Written, frozen=True, kw_only=True):
     On ranks: `read_bytes` a step (0: from the page cache). On replicas (or the replica of a rank): `tokens` factor of
     its batch. On stages, replicas or ranks: `work` factor. On jobs: `sequence_spread`, the sigma of the logarithm of
     each replica's work in each step, and `congestion`, the factor of all transfers between nodes.
+
+    What stops a job: ranks that are `stuck` on their host or whose process is `gone`, nodes that are `down`, GPUs that
+    fell off the bus (`lost`) or whose driver hangs (`frozen`), ports that left their link (`port_down`).
+
+    What is only seen: `shows` is what series of the place read from then on, `counts` what their counters grow by a
+    second more. Both name series as `metric` or `metric{label="value"}`.
     """
 
     at: Duration = "0s"
@@ -187,6 +193,14 @@ class Fault(Written, frozen=True, kw_only=True):
     work: Positive | None = None
     sequence_spread: Amount | None = None
     congestion: Positive | None = None
+    stuck: bool | None = None
+    gone: bool | None = None
+    down: bool | None = None
+    lost: bool | None = None
+    frozen: bool | None = None
+    port_down: bool | None = None
+    shows: dict[str, float] | None = None
+    counts: dict[str, Amount] | None = None
 
 
 class Gap(Written, frozen=True, kw_only=True):
@@ -235,7 +249,7 @@ class Expect(Written, frozen=True, kw_only=True):
 
 
 class Scenario(Written, frozen=True, kw_only=True):
-    """One made-up incident. `job:` is short for `jobs:` of one."""
+    """One made-up incident. `job:` is short for `jobs:` of one; `mild` are the faults of its milder form."""
 
     summary: str
     seed: Index = 1
@@ -244,9 +258,14 @@ class Scenario(Written, frozen=True, kw_only=True):
     job: Job | None = None
     jobs: tuple[Job, ...] = ()
     faults: tuple[Fault, ...] = ()
+    mild: tuple[Fault, ...] = ()
     telemetry: Telemetry = Telemetry()
     expect: Expect | None = None
 
     def all_jobs(self) -> tuple[Job, ...]:
         """Return the jobs under either spelling."""
         return ((self.job,) if self.job is not None else ()) + self.jobs
+
+    def milder(self) -> "Scenario":
+        """Return the milder form; the scenario itself where it has none."""
+        return structs.replace(self, faults=self.mild or self.faults, mild=())

@@ -29,7 +29,11 @@ def read(path: Path) -> Scenario:
 
 def stage(path: Path, end: float | None = None) -> World:
     """Read a scenario file and let it happen, ending at `end` (unix seconds; default: the scenario's own time)."""
-    return simulate(read(path), end)
+    world = simulate(read(path), end)
+    if world.unseen:
+        texts = [f"no series at that place is called {name}" for name in world.unseen]
+        raise ProblemsError(tuple(Problem(str(path), text) for text in texts))
+    return world
 
 
 class ScenarioStore:
