@@ -10,10 +10,10 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup servers test static check bench docs format lock clean
+.PHONY: help demo setup servers test static check bench bench-accuracy docs format lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{ printf "  make %-9s%s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{ printf "  make %-16s%s\n", $$1, $$2 }'
 
 demo: setup  ## diagnose a GPU whose fan failed, from a simulated cluster
 	@$(BIN)/rca diagnose --scenario scenarios/cooling_fault.yaml; status=$$?; \
@@ -45,10 +45,14 @@ static: setup  ## check format, style, types, import contracts and the rules
 
 check: static test  ## everything that must hold before a change is merged
 
-bench: setup servers  ## run the benchmarks and print their figures
-	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file $(BENCH_ARGS) || exit 1; done
+bench: setup servers  ## run the benchmarks of speed and print their figures
+	@for file in $(filter-out %/bench_accuracy.py,$(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$file $(BENCH_ARGS) || exit 1; done
 
-docs: setup  ## paste what the program prints into its pages
+bench-accuracy: setup  ## measure how often the diagnosis is right; half an hour on two cores
+	@$(BIN)/python benchmarks/bench_accuracy.py $(BENCH_ARGS)
+
+docs: setup  ## write the pages that follow from the rules, and paste what the program prints
+	@$(BIN)/python -m docs.generate
 	@$(BIN)/python docs/paste.py docs/cli.md README.md
 
 format: setup  ## lay out the code, and fix what can be fixed

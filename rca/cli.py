@@ -182,20 +182,37 @@ def simulate(scenario: Path, to: str, at: str | None) -> None:
 @_RULES[0]
 @_RULES[1]
 @_RULES[2]
+@click.option("--against", metavar="URL", help="Also say what a Prometheus server lacks for these rules.")
 @click.option("--schema", metavar="FILE", help="Write the JSON Schema of a rule file; - is stdout.")
 @_DEBUG
-def check(rules: Path | None, rules_extra: tuple[Path, ...], config: Path | None, schema: str | None) -> NoReturn:
-    """Check rules and the graph that they form; print every problem, exit with 3 if there is one."""
+def check(
+    rules: Path | None, rules_extra: tuple[Path, ...], config: Path | None, against: str | None, schema: str | None
+) -> NoReturn:
+    """Check rules and the graph that they form; print every problem, exit with 3 if there is one.
+
+    With --against, also say which rules can never fire on a server, what to enable there, and what to change in how
+    samples are collected; exit with 3 if there is anything to change. How to log in stands in the file of --config,
+    under prometheus.
+
+    \b
+      rca check --against http://prometheus:9090
+    """
     from rca import commands  # noqa: PLC0415 - heavy
     from rca.inputs import Inputs  # noqa: PLC0415 - heavy
 
     if schema is not None:
         commands.schema(schema)
         raise click.exceptions.Exit(0)
-    problems, summary = commands.check(Inputs(rules=rules, rules_extra=rules_extra, config=config))
+    given = Inputs(rules=rules, rules_extra=rules_extra, config=config)
+    problems, summary = commands.check(given)
     terminal.write("".join(f"{problem}\n" for problem in problems))
     terminal.say(summary)
-    raise click.exceptions.Exit(PROBLEMS if problems else 0)
+    fine = not problems
+    if against is not None and fine:
+        with _untidy(), terminal.progress() as step:
+            advice, fine = commands.check_against(against, given, step)
+        terminal.write(advice)
+    raise click.exceptions.Exit(0 if fine else PROBLEMS)
 
 
 def run(command: click.Command, arguments: Sequence[str]) -> int:

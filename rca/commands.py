@@ -9,18 +9,24 @@ from pathlib import Path
 import msgspec
 
 from rca import load, terminal
-from rca.config import settle
+from rca.advice import LONG_ENOUGH, Kept, advise
+from rca.config import check_url, settle
 from rca.diagnose import diagnose as judge
-from rca.errors import Problem, SourceError
-from rca.inputs import Inputs, changes, flags, folders, look
-from rca.model import Report
+from rca.errors import Problem, SourceError, UsageError
+from rca.inputs import Inputs, changes, deployment, flags, folders, look
+from rca.model import Report, Window, seconds
 from rca.plain import counted, stamp
 from rca.render import text
+from rca.render._advice import render as advised
 from rca.schema import schema as rule_schema
 from rca.sources import recording
+from rca.sources.prometheus import PrometheusStore
+from rca.sources.survey import survey
 from rca.times import parse_time
 
 Step = Callable[[str], None]
+LONG_BLOCK = 2 * 3600.0
+"""Seconds of samples in a block of a Prometheus that has compacted nothing yet."""
 
 
 def diagnose(given: Inputs, step: Step) -> Report:
@@ -76,6 +82,29 @@ def check(given: Inputs) -> tuple[Sequence[Problem], str]:
     return (), f"{counted(len(rules), 'rule')} and {counted(len(signals), 'signal')}, no problem"
 
 
+def check_against(url: str, given: Inputs, step: Step) -> tuple[str, bool]:
+    """Return in words what a server could do better, and whether there is anything."""
+    try:
+        check_url(url)
+    except ValueError as error:
+        raise UsageError(f"--against: {error}") from error
+    settings = settle(given.config, os.environ, {**flags(given), "prometheus.url": url})
+    library = load.load(*folders(settings), changes(settings, given.config))
+    with PrometheusStore(settings.prometheus) as store:
+        step(f"reading {store.site.url}")
+        end = store.now()
+        window = Window(end - seconds(settings.window), end, seconds(settings.baseline))
+        seen = survey(store, library, window, deployment(settings))
+        step("looking for what is missing")
+        told = store.retention()
+        old = end - LONG_ENOUGH
+        kept = Kept(told, told is not None or bool(store.names(old - LONG_BLOCK, old)))
+        advice = advise(seen, store.site.url, kept)
+    screen = terminal.screen(sys.stdout, os.environ)
+    shown = advised(advice, width=screen.width, colour=screen.colour, ascii_only=screen.ascii_only)
+    return shown, advice.fine()
+
+
 def schema(to: str) -> None:
     """Write the JSON Schema of a rule file, to a file or to stdout."""
     save(to, [msgspec.json.format(msgspec.json.encode(rule_schema()), indent=2).decode() + "\n"])
@@ -93,4 +122,4 @@ def save(to: str, pieces: Iterable[str]) -> None:
         raise SourceError(f"{to}: cannot be written, {(error.strerror or str(error)).lower()}") from error
 
 
-__all__ = ["check", "diagnose", "parse_time", "record", "rendered", "save", "schema", "simulate"]
+__all__ = ["check", "check_against", "diagnose", "parse_time", "record", "rendered", "save", "schema", "simulate"]

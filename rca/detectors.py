@@ -188,7 +188,10 @@ class Set(Detector, frozen=True, kw_only=True, tag="set"):
 
 
 class OneOf(Detector, frozen=True, kw_only=True, tag="one_of"):
-    """A code of this list that is new in the window: the value changed to it, or its series began."""
+    """A code of this list that is new in the window: the value changed to it, or its series began.
+
+    It holds from then on, as the codes that follow are often echoes.
+    """
 
     codes: tuple[float, ...]
 
@@ -204,7 +207,7 @@ class OneOf(Detector, frozen=True, kw_only=True, tag="one_of"):
             late = late & np.isnan(view.before).all(axis=1, keepdims=True)
         changed = np.zeros(known.shape, dtype=bool)
         changed[:, 1:] = known[:, 1:] & ~np.isnan(filled[:, :-1]) & (view.values[:, 1:] != filled[:, :-1])
-        new = np.maximum.accumulate((changed | late) & listed, axis=1) & listed
+        new = np.maximum.accumulate((changed | late) & listed, axis=1)
         return _constant(states(new, known), 0.0)
 
 
@@ -215,8 +218,14 @@ class Stalled(Detector, frozen=True, kw_only=True, tag="stalled"):
     factor: float = 10.0
 
     def score(self, view: View) -> Score:
-        """Measure the time since the last move; a counter that was never seen to move is unknown."""
-        filled = carried(view.values)
+        """Measure the time since the last move; a counter that was never seen to move is unknown.
+
+        Samples before the window count, and where there is no sample nothing is known: a series that ended is no
+        counter that stands.
+        """
+        width = view.values.shape[1]
+        seen = view.values if view.before is None else np.concatenate([view.before, view.values], axis=1)
+        filled = carried(seen)
         moved = np.zeros(filled.shape, bool)
         moved[:, 1:] = filled[:, 1:] != filled[:, :-1]
         moved[:, 1:] &= ~np.isnan(filled[:, :-1])
@@ -228,7 +237,7 @@ class Stalled(Detector, frozen=True, kw_only=True, tag="stalled"):
         usual = np.divide(span, growth, out=np.zeros(len(filled)), where=growth > 0)
         limit = np.maximum(seconds(self.least), self.factor * usual)[:, None]
         idle = (column - last) * view.step
-        return _constant(states(idle > limit, (last >= 0) & ~np.isnan(filled)), 0.0)
+        return _constant(states(idle > limit, (last >= 0) & ~np.isnan(seen))[:, -width:], 0.0)
 
 
 class NotFalling(Detector, frozen=True, kw_only=True, tag="not_falling"):
@@ -264,18 +273,20 @@ class Missing(Detector, frozen=True, kw_only=True, tag="missing"):
 
     def score(self, view: View) -> Score:
         """Call a row missing once it has been silent for three intervals after three samples, while half of its
-        peers speak.
+        peers speak; samples before the window count.
         """
         cohort = _cohort(view)
-        known = ~np.isnan(view.values)
+        width = view.values.shape[1]
+        values = view.values if view.before is None else np.concatenate([view.before, view.values], axis=1)
+        known = ~np.isnan(values)
         column = np.arange(known.shape[1])
         last = np.maximum.accumulate(np.where(known, column, -1), axis=1)
         silent = (column - last) * view.step > 3 * max(view.interval, view.step)
         earlier = np.cumsum(known, axis=1) >= 3
         size = np.bincount(cohort.group[cohort.group >= 0], minlength=int(cohort.group.max(initial=-1)) + 1)
-        share = np.asarray(visible(view.values, cohort.group) / np.maximum(size, 1)[:, None])
+        share = np.asarray(visible(values, cohort.group) / np.maximum(size, 1)[:, None])
         alive = at(share, cohort.group) >= 0.5
-        return _constant(states(silent, known | (silent & earlier & alive)), 0.0)
+        return _constant(states(silent, known | (silent & earlier & alive))[:, -width:], 0.0)
 
 
 class Correlated(Detector, frozen=True, kw_only=True, tag="correlated"):

@@ -60,10 +60,13 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
 
 
 def _judged(look: Look, jobs: Sequence[int]) -> bool:
-    """Say whether the window is long enough for at least one symptom of a job to hold; true where there is no job."""
+    """Say whether the window is long enough for a symptom of each class to hold; true where there is no job."""
     length = float(np.ptp(look.snapshot.times)) + look.snapshot.step
-    holds = [seconds(rule.hold) for rule in look.library.rules.values() if rule.symptom]
-    return not jobs or not holds or min(holds) <= length
+    shortest: dict[Symptom, float] = {}
+    for rule in look.library.rules.values():
+        if rule.symptom:
+            shortest[rule.symptom] = min(seconds(rule.hold), shortest.get(rule.symptom, np.inf))
+    return not jobs or max(shortest.values(), default=0.0) <= length
 
 
 def completed(library: Library, snapshot: Snapshot) -> Snapshot:

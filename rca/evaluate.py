@@ -33,6 +33,7 @@ from rca.library import PHASES, Library, Override, Rule, seconds
 from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
 from rca.relations import Joins, gather
+from rca.rows import carried
 
 HARDWARE = ("physical", "resource")
 """Layers whose root rules hold whatever the job is doing, unless they say otherwise."""
@@ -331,6 +332,8 @@ def _reading(leaf: Leaf, place: tuple[str, int, slice], scored: tuple[Score, Vie
     if len(expected) > 1:
         expected = expected[columns]
     values = view.values[row, columns]
+    if isinstance(leaf, Missing):
+        values = carried(view.values[row : row + 1, : columns.stop])[:, -1]
     value = _masks(values) if isinstance(leaf, Set) else median(values)
     return Reading(leaf, value, median(expected), row, kind, denied)
 

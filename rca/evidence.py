@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rca import promql
-from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, OneOf, Set
+from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, Missing, OneOf, Set
 from rca.evaluate import Reading
 from rca.graph import NO_ROWS, Graph, measured
 from rca.library import Derived
@@ -17,6 +17,15 @@ from rca.plain import quantity
 _AGGREGATION = {
     "max": "max(", "min": "min(", "mean": "avg(", "sum": "sum(", "median": "quantile(0.5, ", "count": "count(",
 }  # fmt: skip
+
+_WANTED = {
+    "stalled": "to move",
+    "missing": "samples, as from its peers",
+    "rising": "no growth",
+    "not_falling": "no rise",
+    "drifting": "no trend",
+    "logged": "no such event",
+}
 
 
 class Numbers:
@@ -67,6 +76,8 @@ class Numbers:
             bits = self._look.library.signals[reading.leaf.signal].bits
             named = [bit for position, bit in enumerate(bits) if int(reading.value) >> position & 1]
             return ", ".join(named) or "no bit"
+        if isinstance(reading.leaf, Missing):
+            return f"{quantity(reading.value, unit)}, then nothing"
         return quantity(reading.value, unit)
 
     def _expected(self, reading: Reading, unit: str) -> str:
@@ -79,7 +90,10 @@ class Numbers:
             return f"none of {', '.join(leaf.bits)}" + (" as on its peers" if leaf.peers else "")
         if isinstance(leaf, OneOf):
             return "no new code"
-        sense = {"above": "at most", "below": "at least"}.get(str(leaf.__struct_config__.tag), "")
+        tag = str(leaf.__struct_config__.tag)
+        if tag in _WANTED:
+            return _WANTED[tag]
+        sense = {"above": "at most", "below": "at least"}.get(tag, "")
         return f"{sense} {quantity(reading.expected, unit)}".strip()
 
     def _query(self, reading: Reading) -> str:
@@ -142,7 +156,12 @@ class Numbers:
             there = rows if align is None or align.way != "coarser" else np.unique(align.rows[rows])
             return self.query(name, there[there >= 0])
 
-        terms = [part(name) for name in derived.product or derived.ratio or derived.sum]
+        def scaled(name: str) -> str:
+            own = self._look.library.signals[name].entity == kind
+            return part(name) if own else f"scalar({part(name)})"  # its labels are others, or none
+
+        first, *others = derived.product or derived.ratio or derived.sum
+        terms = [part(first), *map(scaled, others)]
         joined = (" * " if derived.product else " / " if derived.ratio else " + ").join(f"({term})" for term in terms)
         known = self._look.snapshot.measurements
         joined = " + ".join([joined, *(f"({part(name)})" for name in derived.plus if name in known)])

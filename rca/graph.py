@@ -158,7 +158,7 @@ class Graph:
         explained: dict[str, Indices] = {}
         for step in steps:
             explained[step.effect] = np.union1d(explained.get(step.effect, NO_ROWS), step.rows)
-        return Candidate(rule, rows, kind, place, tuple(hubs), tuple(steps), explained)
+        return Candidate(rule, rows, kind, place, _once(hubs), tuple(steps), explained)
 
     def _walk(self, rule: Rule, rows: Indices, effect: Effect, gathered: tuple[list[Hub], list[Step], float]) -> None:
         """Follow one edge from an unseen or candidate rule: score what is seen, walk on through what is not."""
@@ -319,6 +319,16 @@ class Graph:
             return None
         level = median(values[row, int(judged.first[row]) : int(judged.recent[row]) + 1])
         return Dose(math.inf, abs(level), unit) if math.isfinite(level) else None
+
+
+def _once(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
+    """Leave one hub for each set of findings, the strongest: what several unseen ways lead to is one observation."""
+    best: dict[tuple[str, bytes], Hub] = {}
+    for hub in hubs:
+        key = (hub.effect, hub.true.tobytes())
+        if key not in best or hub.strength > best[key].strength:
+            best[key] = hub
+    return tuple(best.values())
 
 
 def _inside(look: Look, judged: Judgement, jobs: Sequence[int] | None) -> Judgement:

@@ -213,6 +213,13 @@ class Contest:
         for rule, rows in self.candidates[number].explained.items():
             covered[rule] = np.union1d(covered[rule], rows) if rule in covered else rows
 
+    def _covered(self, chosen: Iterable[int]) -> Covered:
+        """Return what causes explain together."""
+        covered: Covered = {}
+        for number in chosen:
+            self._take(number, covered)
+        return covered
+
     def _news(self, number: int, covered: Covered) -> bool:
         """Say whether a candidate explains a finding that wants a cause and has none yet."""
         explained = self.candidates[number].explained
@@ -267,21 +274,20 @@ class Contest:
             for rival, share in zip(rivals, shares[1:-1], strict=True):
                 if rival not in posts or posts[rival].probability < share:
                     posts[rival] = Standing(self.candidates[rival], share, False, self.candidates[number])
+        covered = self._covered(chosen)
         for number, candidate in enumerate(self.candidates):
             if number not in posts:
-                posts[number] = self._alone(number, candidate)
+                posts[number] = self._alone(number, candidate, covered)
         return list(posts.values())
 
-    def _alone(self, number: int, candidate: Candidate) -> Standing:
+    def _alone(self, number: int, candidate: Candidate, covered: Covered) -> Standing:
         """Weigh a candidate that shares nothing with a chosen one against unknown, or against being nothing."""
-        alternative = self.rest(number, {}) if self._direct[number] else 0.0
-        return Standing(candidate, _softmax([self.gain(number, {}), alternative])[0], False, None)
+        alternative = self.rest(number, covered) if self._direct[number] else 0.0
+        return Standing(candidate, _softmax([self.gain(number, covered), alternative])[0], False, None)
 
     def unexplained(self, chosen: Sequence[int]) -> dict[str, Indices]:
         """Return the findings of symptoms that no chosen cause explains."""
-        covered: Covered = {}
-        for number in chosen:
-            self._take(number, covered)
+        covered = self._covered(chosen)
         left = {}
         for name, judged in self._graph.judged.items():
             if judged.rule.role == "symptom":

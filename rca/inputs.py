@@ -120,11 +120,17 @@ def opened(given: Inputs, settings: Settings) -> Iterator[Opened]:
         scenario = ScenarioSource(given.scenario, Deployment(_topology(given.topology)))
         yield Opened(scenario, str(given.scenario), lambda: (scenario.world.epoch, scenario.world.end))
     elif settings.prometheus.url:
-        deployment = Deployment(_topology(Path(settings.topology) if settings.topology else None))
         with PrometheusStore(settings.prometheus) as store:
-            yield Opened(PrometheusSource(store, deployment), store.site.url, lambda: store.extent(store.now()))
+            yield Opened(
+                PrometheusSource(store, deployment(settings)), store.site.url, lambda: store.extent(store.now())
+            )
     else:
         raise UsageError("no source: give --prometheus URL, --scenario FILE or --recording FILE")
+
+
+def deployment(settings: Settings) -> Deployment:
+    """Return what the settings say of the deployment."""
+    return Deployment(_topology(Path(settings.topology) if settings.topology else None))
 
 
 def _topology(path: Path | None) -> topology.Topology:

@@ -69,6 +69,7 @@ _WRITERS: dict[str, Callable[[float], str]] = {
     "lanes": _suffixed(whole, " lanes"),
     "loss": lambda value: f"{value:.4g}",
     "mebibytes": _suffixed(whole, " MiB"),
+    "number": lambda value: f"{value:.4g}",
     "megabytes_per_second": lambda value: _scaled(value * 1e6, "B/s"),
     "megahertz": _suffixed(whole, " MHz"),
     "per_minute": _suffixed(significant, "/min"),

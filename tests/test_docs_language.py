@@ -168,7 +168,7 @@ def test_combinations_of_conditions_are_told():
         ("sources.md", "Reaching the server", (config.Server,)),
         ("scenarios.md", "A file", (written.Scenario,)),
         ("scenarios.md", "cluster", (written.Cluster, written.Mount)),
-        ("scenarios.md", "job", (written.Job, written.Data, written.Pause, written.WarmUp)),
+        ("scenarios.md", "job", (written.Job, written.Data, written.Pause, written.Collector, written.WarmUp)),
         ("scenarios.md", "faults", (written.Fault, written.Where)),
         ("scenarios.md", "telemetry", (written.Telemetry, written.Gap)),
         ("scenarios.md", "expect", (written.Expect, written.ExpectedCause)),

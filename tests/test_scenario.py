@@ -29,7 +29,7 @@ def world(name: str) -> World:
 def test_every_file_can_be_and_says_what_must_be_found(path: Path) -> None:
     scenario = read(path)
     assert scenario.expect is not None
-    assert (scenario.expect.status == "healthy") == (not scenario.expect.causes)
+    assert (scenario.expect.status == "causes_found") == bool(scenario.expect.causes)
     if scenario.expect.status == "healthy":
         assert scenario.expect.symptom == "none"
 

@@ -4,6 +4,7 @@ Names, units and label spellings: dcgm-exporter `default-counters.csv` and DCGM 
 Activity (PROF) values are means over the collection, clocks and power over about a second, the rest is momentary.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from rca.physics.scrape import Family, Labels, MetricType, Scrapes, average, col
 D, P = "DCGM_FI_DEV_", "DCGM_FI_PROF_"
 RENAMED: Mapping[str, tuple[str, float]] = {
     f"{D}SM_CLOCK": (f"{D}SM_CLOCK_HERTZ", 1e6),
+    f"{D}MAX_SM_CLOCK": (f"{D}SM_MAX_CLOCK_HERTZ", 1e6),
     f"{D}MEM_CLOCK": (f"{D}MEMORY_CLOCK_HERTZ", 1e6),
     f"{D}GPU_TEMP": (f"{D}GPU_TEMP_CELSIUS", 1.0),
     f"{D}MEMORY_TEMP": (f"{D}MEMORY_TEMP_CELSIUS", 1.0),
@@ -32,6 +34,9 @@ RENAMED: Mapping[str, tuple[str, float]] = {
     f"{D}PCIE_REPLAY_COUNTER": (f"{D}PCIE_REPLAY_TOTAL", 1.0),
     f"{D}GPU_UTIL": (f"{D}GPU_UTIL_RATIO", 1.0),
     f"{D}XID_ERRORS": (f"{D}XID_ERROR", 1.0),
+    f"{D}UNCORRECTABLE_REMAPPED_ROWS": (f"{D}ROW_REMAP_UNCORRECTABLE_TOTAL", 1.0),
+    f"{D}CORRECTABLE_REMAPPED_ROWS": (f"{D}ROW_REMAP_CORRECTABLE_TOTAL", 1.0),
+    f"{D}ROW_REMAP_FAILURE": (f"{D}ROW_REMAP_FAILED", 1.0),
     f"{D}NVLINK_BANDWIDTH_TOTAL": (f"{D}NVLINK_THROUGHPUT_TOTAL", 1.0),
     f"{D}NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": (f"{D}NVLINK_CRC_FLIT_ERROR_TOTAL", 1.0),
     f"{D}NVLINK_RECOVERY_ERROR_COUNT_TOTAL": (f"{D}NVLINK_RECOVERY_ERROR_TOTAL", 1.0),
@@ -40,7 +45,15 @@ RENAMED: Mapping[str, tuple[str, float]] = {
     f"{P}DRAM_ACTIVE": (f"{P}DRAM_UTIL_RATIO", 1.0),
     f"{P}GR_ENGINE_ACTIVE": (f"{P}GR_ENGINE_UTIL_RATIO", 1.0),
 }
-_COUNTERS = ("TOTAL_ENERGY_CONSUMPTION", "VIOLATION", "PCIE_REPLAY_COUNTER", "ERROR_COUNT_TOTAL", "REMAPPED_ROWS")
+_COUNTERS = (
+    "TOTAL_ENERGY_CONSUMPTION",
+    "VIOLATION",
+    "PCIE_REPLAY_COUNTER",
+    "ERROR_COUNT_TOTAL",
+    "REMAPPED_ROWS",
+    "ECC_",
+)
+_XID_COUNT = re.compile(r'DCGM_EXP_XID_ERRORS_COUNT\{xid="(\d+)"\}')
 _LINGER = 0.35  # how much of the busy / waiting alternation is left in a reading of a clock
 
 
@@ -113,6 +126,29 @@ def families(trace: Trace, scrapes: Scrapes) -> Iterator[Family]:
                 continue
             spelled, factor = RENAMED.get(name, (name, 1.0)) if renamed else (name, 1.0)
             yield Family(spelled, _type(name), labels, targets[rows], _drawing(draw, reader, factor, silent[rows]))
+    yield from _events(trace, scrapes)
+
+
+def _events(trace: Trace, scrapes: Scrapes) -> Iterator[Family]:
+    """Yield the series that a fault's `shows` begins: the sliding count of each Xid, the SXids of a node's switches."""
+    hardware, targets = trace.plant.hardware, scrapes.of("dcgm")
+    shown = [name for fault in trace.plant.scenario.faults for name in fault.shows or ()]
+    blank = np.full((1, scrapes.times.shape[1]), np.nan)
+    for code in sorted({found[1] for name in shown if (found := _XID_COUNT.fullmatch(name))}):
+        labels = [
+            {**_labels(trace, scrapes, gpu, False), "window_size_in_ms": "300000", "xid": code}
+            for gpu in range(len(hardware.node))
+        ]
+        at = targets[hardware.node]
+        yield Family(
+            "DCGM_EXP_XID_ERRORS_COUNT", "gauge", labels, at, lambda: np.repeat(blank, len(hardware.node), axis=0)
+        )
+    for name in sorted({name for name in shown if name.startswith(f"{D}NVSWITCH_")}):
+        labels = [
+            {**scrapes.targets[int(targets[at])].labels, "nvswitch": "nvswitch0", "Hostname": node}
+            for at, node in enumerate(hardware.nodes)
+        ]
+        yield Family(name, "gauge", labels, targets, lambda: np.repeat(blank, len(hardware.nodes), axis=0))
 
 
 def _frozen(trace: Trace, when: Floats) -> Floats:
@@ -208,6 +244,17 @@ def _links(reader: Reader) -> Floats:
     return _rounded(reader.mean(rates) * (1.0 + reader.noise("nvlink", 0.01)))
 
 
+def _corrected(reader: Reader) -> Floats:
+    """Most GPUs have corrected a few bits in their life, and one now and then while one looks."""
+    rate = np.full_like(reader.trace.gpu["busy"], 0.3 / 3600.0)
+    return np.floor(reader.total(rate) + (reader.rows[:, None] * 7 % 10) / 10.0)
+
+
+def _rows(reader: Reader, place: int, count: float) -> Floats:
+    """Rows that were remapped long ago: one GPU of 23 has some."""
+    return np.where(reader.rows[:, None] % 23 == place, count, 0.0) + reader.level(0.0)
+
+
 def _active(name: str, of: Callable[[Trace], Floats], sigma: float = 0.01) -> Draw:
     def draw(reader: Reader) -> Floats:
         values = reader.mean(of(reader.trace)) * (1.0 + reader.noise(name, sigma))
@@ -223,6 +270,7 @@ def _spinning(trace: Trace) -> Floats:
 
 METRICS: Mapping[str, Draw] = {
     f"{D}SM_CLOCK": _sm_clock,
+    f"{D}MAX_SM_CLOCK": lambda r: r.level(r.trace.plant.hardware.model.max_clock),
     f"{D}MEM_CLOCK": lambda r: r.level(r.trace.plant.hardware.model.memory_clock),
     f"{D}GPU_TEMP": lambda r: np.round(r.now("temperature") + r.noise("core", 0.3)),
     f"{D}MEMORY_TEMP": lambda r: np.round(memory_temperature(r.now("temperature")) + r.noise("hbm", 0.3)),
@@ -254,7 +302,11 @@ METRICS: Mapping[str, Draw] = {
     f"{D}NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": lambda r: np.floor(r.total(r.trace.spread("nvlink_crc"))),
     f"{D}NVLINK_RECOVERY_ERROR_COUNT_TOTAL": lambda r: np.floor(r.total(r.trace.spread("nvlink_recoveries"))),
     f"{D}FABRIC_HEALTH_SUMMARY": lambda r: r.level(1.0),
-    f"{D}UNCORRECTABLE_REMAPPED_ROWS": lambda r: r.level(0.0),
+    f"{D}FABRIC_MANAGER_STATUS": lambda r: r.level(3.0),
+    f"{D}ECC_DBE_VOL_TOTAL": lambda r: r.level(0.0),
+    f"{D}ECC_SBE_VOL_TOTAL": _corrected,
+    f"{D}UNCORRECTABLE_REMAPPED_ROWS": lambda r: _rows(r, 7, 2.0),
+    f"{D}CORRECTABLE_REMAPPED_ROWS": lambda r: _rows(r, 3, 1.0),
     f"{D}ROW_REMAP_FAILURE": lambda r: r.level(0.0),
     f"{P}GR_ENGINE_ACTIVE": _active("gr", lambda t: (1.0 - t.gpu["idle"]) * t.gpu["running"], 0.004),
     f"{P}SM_ACTIVE": _active("sm", lambda t: 0.92 * t.gpu["busy"] + 0.12 * _spinning(t)),

@@ -15,7 +15,7 @@ from rca.physics.cluster import Ints
 from rca.physics.layout import STATES
 from rca.physics.run import DT, JobTrace, Trace, generator
 from rca.physics.scrape import Family, Labels, MetricType, Scrapes, grow, hold
-from rca.physics.step import mount_latency, read_bytes, read_seconds
+from rca.physics.step import mount_latency, read_bytes, read_seconds, thrashing
 
 Draw = Callable[[Floats], Floats]
 _REQUEST = 128e3  # bytes of a block device request
@@ -25,7 +25,10 @@ _SAVE_RATE = 1.5e9  # bytes a second that a node writes while it saves a checkpo
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """A trace as its nodes see it: arrays (T, N) of rates a second, and (T, G) of ports."""
+    """A trace as its nodes see it: arrays (T, N) of rates a second, and (T, G) of ports.
+
+    `kernel_bytes` (T, N) is what jobs send through the kernel instead of RDMA.
+    """
 
     trace: Trace
     scrapes: Scrapes
@@ -34,6 +37,7 @@ class Host:
     written: Floats
     waiting: Floats
     port_bytes: Floats
+    kernel_bytes: Floats
 
 
 def families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:
@@ -49,7 +53,7 @@ def families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:
 def _observe(trace: Trace, scrapes: Scrapes) -> Host:
     """Add up what jobs read, write and send."""
     length, nodes = len(trace.edges) - 1, len(trace.plant.hardware.nodes)
-    disk, mount, written, waiting = (np.zeros((length, nodes)) for _ in range(4))
+    disk, mount, written, waiting, kernel = (np.zeros((length, nodes)) for _ in range(5))
     port = np.zeros((length, len(trace.plant.hardware.node)))
     for job in trace.jobs:
         moving = (np.diff(job.progress) / DT)[:, None]
@@ -61,11 +65,14 @@ def _observe(trace: Trace, scrapes: Scrapes) -> Host:
             np.maximum.at(busy, layout.node, read_seconds(job.plan, trace.plant, conditions))
             (disk if layout.job.data.source == "disk" else mount)[rows] += size * moving[rows]
             waiting[rows] = np.maximum(waiting[rows], np.clip(busy * moving[rows], 0.0, 1.0))
-        port[:, layout.gpu] += moving * _sent(job, trace.plant.hardware.model.port_rate)
+        sent = moving * _sent(job, trace.plant.hardware.model.port_rate)
+        through = trace.spread("sockets")[:, [job.plan.row]] > 0
+        port[:, layout.gpu] += np.where(through, 0.0, sent)
+        np.add.at(kernel.T, layout.node, np.where(through, sent, 0.0).T)
         saving = (job.state == STATES.index("save_checkpoint"))[:, None]
         writers = np.unique(layout.node[layout.index("dp") == 0])
-        written[:, writers] += saving * _SAVE_RATE
-    return Host(trace, scrapes, disk, mount, written, waiting, port)
+        written[:, writers] += saving * _SAVE_RATE / trace.spread("saving")[:, [job.plan.row]]
+    return Host(trace, scrapes, disk, mount, written, waiting, port, kernel)
 
 
 def _sent(job: JobTrace, rate: float) -> Floats:
@@ -111,9 +118,10 @@ def _basics(host: Host, epoch: float) -> Iterator[Family]:
     yield _family(host, "node_uname_info", (names, nodes), _steady(np.ones(len(nodes))))
     yield _family(host, "node_boot_time_seconds", every, partial(hold, host.trace, _boots(host, epoch), nodes))
     yield _family(host, "node_memory_MemTotal_bytes", every, _steady(np.full(len(nodes), 2.16e12)))
-    free = np.round(1.4e12 * _noise(host, "memory", host.waiting.shape, 0.01))
+    left = 1.0 - host.trace.spread("memory_taken")
+    free = np.round(1.4e12 * left * _noise(host, "memory", host.waiting.shape, 0.01))
     yield _family(host, "node_memory_MemAvailable_bytes", every, lambda when: hold(host.trace, free, nodes, when))
-    hundred = 2e5 * _noise(host, "eth", host.waiting.shape, 0.1)
+    hundred = host.kernel_bytes + 2e5 * _noise(host, "eth", host.waiting.shape, 0.1)
     for way in ("receive", "transmit"):
         yield _family(host, f"node_network_{way}_bytes_total", _each(host, device="eth0"), _counting(hundred, nodes))
     for kind, rates in _pressures(host).items():
@@ -129,6 +137,11 @@ def _boots(host: Host, epoch: float) -> Floats:
     return epoch + np.maximum.accumulate(since, axis=0)
 
 
+def thrashed(trace: Trace) -> Floats:
+    """Return (T, N): how far each host has used up its memory, from 0 to 1."""
+    return np.stack([thrashing(conditions) for conditions in trace.conditions])[trace.segment]
+
+
 def _pressures(host: Host) -> Mapping[str, Floats]:
     trace = host.trace
     shape = host.waiting.shape
@@ -138,7 +151,7 @@ def _pressures(host: Host) -> Mapping[str, Floats]:
         "cpu_waiting": np.clip(0.05 * _noise(host, "psi cpu", shape, 0.3) + 0.85 * taken, 0.0, 0.98),
         "io_waiting": np.clip(0.01 * _noise(host, "psi io", shape, 0.4) + 0.6 * storage, 0.0, 0.98),
         "io_stalled": np.clip(0.004 * _noise(host, "psi full", shape, 0.4) + 0.3 * storage, 0.0, 0.9),
-        "memory_waiting": 0.001 * _noise(host, "psi mem", shape, 0.5),
+        "memory_waiting": np.clip(0.001 * _noise(host, "psi mem", shape, 0.5) + 0.6 * thrashed(trace), 0.0, 0.98),
     }
 
 
@@ -253,7 +266,7 @@ def _ports(host: Host) -> Iterator[Family]:
         "port_transmit_wait_total": waits,
         "symbol_error_total": trace.spread("symbol_errors"),
         "link_error_recovery_total": trace.spread("link_recoveries"),
-        "link_downed_total": np.diff(down.astype(float), axis=0, prepend=0.0).clip(0.0) / DT,
+        "link_downed_total": np.diff(down.astype(float), axis=0, prepend=0.0).clip(0.0) / DT + trace.spread("flaps"),
         "np_cnp_packets_sent_total": marks,
         "rp_cnp_packets_handled_total": marks,
     }

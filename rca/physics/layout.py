@@ -65,12 +65,15 @@ def place(job: Job, hardware: Hardware) -> Layout:
     )
 
 
-def agenda(job: Job, times: Floats) -> Ints:
-    """Return what the job does at each time: an index into `STATES`, or `ABSENT` while there is no process."""
+def agenda(job: Job, times: Floats, saving: Floats | float = 1.0) -> Ints:
+    """Return what the job does at each time: an index into `STATES`, or `ABSENT` while there is no process.
+
+    A checkpoint takes `saving` times as long as planned.
+    """
     state = np.full(len(times), TRAIN)
-    for pause, name in ((job.evaluation, "eval"), (job.checkpoint, "save_checkpoint")):
+    for pause, name, factor in ((job.evaluation, "eval", 1.0), (job.checkpoint, "save_checkpoint", saving)):
         if pause is not None:
-            state[_paused(pause, times)] = STATES.index(name)
+            state[_paused(pause, times, factor)] = STATES.index(name)
     if job.warm_up is not None:
         launch = seconds(job.warm_up.at)
         compiled = launch + seconds(job.warm_up.init)
@@ -83,6 +86,6 @@ def agenda(job: Job, times: Floats) -> Ints:
     return state
 
 
-def _paused(pause: Pause, times: Floats) -> NDArray[np.bool_]:
+def _paused(pause: Pause, times: Floats, factor: Floats | float) -> NDArray[np.bool_]:
     since = times - seconds(pause.first)
-    return (since >= 0) & (since % seconds(pause.every) < seconds(pause.lasts))
+    return (since >= 0) & (since % seconds(pause.every) < seconds(pause.lasts) * factor)

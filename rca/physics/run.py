@@ -72,7 +72,9 @@ def happen(scenario: Scenario) -> Trace:
     since = np.array([conditions.since for conditions in segments])
     segment = np.searchsorted(since, edges[:-1], side="right") - 1
     plans = tuple(calibrate(plan_job(plant, job, DT), plant) for job in range(len(plant.layouts)))
-    states = np.array([agenda(layout.job, edges[:-1]) for layout in plant.layouts]).reshape(len(plans), -1)
+    saving = np.array([held["saving"] for held in segments])[segment]
+    states = np.array([agenda(layout.job, edges[:-1], saving[:, row]) for row, layout in enumerate(plant.layouts)])
+    states = states.reshape(len(plans), -1)
     stops = [[stop(plant, row, layout, held).halted for held in segments] for row, layout in enumerate(plant.layouts)]
     halted = np.array(stops, dtype=bool).reshape(len(plans), -1)[:, segment]
     states[halted & (states >= 0)] = TRAIN
@@ -96,7 +98,7 @@ def happen(scenario: Scenario) -> Trace:
 def _job_trace(plan: Plan, state: Ints, halted: NDArray[np.bool_], steps: Sequence[Step]) -> JobTrace:
     lasting = np.array([step.seconds for step in steps])
     done = np.where((state == TRAIN) & ~halted, DT / lasting, 0.0)
-    names = ("data", "forward", "backward", "forward_recv", "backward_recv", "dp_wait", "sync")
+    names = ("data", "forward", "backward", "forward_recv", "backward_recv", "dp_wait", "sync", "pause")
     arrays = {name: np.stack([getattr(step, name) for step in steps]) for name in names}
     start = 0.0 if plan.layout.job.warm_up is not None else 20000.0
     progress = start + np.concatenate([[0.0], np.cumsum(done)])

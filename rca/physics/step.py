@@ -9,6 +9,7 @@ stage fills or drains once, the slowest sets the pace between. Equal stages give
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from rca.physics.layout import Layout
 
 FORWARD = 1.0 / 3.0  # share of work in the forward pass; backward takes twice as long
 NVLINK_SHARE = 0.3  # of the gradients' time, on groups that stay inside a node and never cross a NIC
+HEADROOM = 1.26  # what a port's own PCIe link carries against the port: 63 GB/s of 16 lanes of Gen5 for 400 Gb/s
+SOCKET_RATE = 8e9  # bytes a second that a rank gets through the kernel's TCP stack
+OUTAGE = 4.0  # seconds that transfers stand still while a port trains its link anew
+HELD = 32  # what follows from conditions alone is worked out once, not in each step of a simulation
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +33,8 @@ class Step:
 
     A rank's work, receives, `dp_wait`, `sync`, the optimizer and what it waits for slower groups add up to `seconds`.
     `forward` includes `data`, as Megatron's timer does. `busy` is a rank's own kernel time and `idle` the time in which
-    its GPU holds no kernel; the rest of the step it spins in collectives.
+    its GPU holds no kernel; the rest of the step it spins in collectives. `pause` (R,) is how long Python collects
+    garbage, empty where that is not counted.
     """
 
     seconds: float
@@ -42,6 +48,7 @@ class Step:
     cycles: Floats
     busy: Floats
     idle: Floats
+    pause: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +116,7 @@ def take(plan: Plan, plant: Plant, conditions: Conditions, clock: Floats, rng: n
     load = (plan.work[layout.index("pp")] * conditions["tokens"][ranks] * conditions["work"][ranks]).reshape(shape)
     kernels = load * _kernel_factor(plan, conditions, clock).reshape(shape)
     links = load * _tp_share(plan) / conditions["nvlink_bandwidth"][layout.gpu].reshape(shape)
-    taken = conditions["cpu_taken"][layout.node].reshape(shape)
-    gaps = load * job.host * taken / (1.0 - taken)
+    gaps = load * job.host * _launch_delay(conditions)[layout.node].reshape(shape)
     own = kernels + links + gaps + load * _copy_share(conditions, layout).reshape(shape)
     cell = own.max(axis=(2, 3))
     noise = np.maximum(1.0 + job.jitter * rng.standard_normal((2, plan.draws, *cell.shape)), 0.5)
@@ -122,7 +128,9 @@ def take(plan: Plan, plant: Plant, conditions: Conditions, clock: Floats, rng: n
     work = forward + backward
     sync = _transfer(plan, conditions, rng)
     data = _data_wait(plan, plant, conditions, (work.mean(axis=0), sync))
-    total, forward_recv, backward_recv = pipeline(work + data, job.micro_batches)
+    pause = _pauses(plan, conditions["gc_pause"][ranks], rng)
+    held = pause.reshape(-1, *shape).max(axis=(3, 4))
+    total, forward_recv, backward_recv = pipeline(work + held + data, job.micro_batches)
     moved = _stage_transfer(plan, conditions)
     ready = total + moved
     slowest = ready.max(axis=-1, keepdims=True)
@@ -132,7 +140,7 @@ def take(plan: Plan, plant: Plant, conditions: Conditions, clock: Floats, rng: n
     return Step(
         seconds=float((slowest[..., 0] + sync.max(axis=(1, 2, 3)) + plan.optimizer).mean()),
         data=data,
-        forward=data + forward.mean(axis=0),
+        forward=data + (forward + held).mean(axis=0),
         backward=backward.mean(axis=0),
         forward_recv=forward_recv.mean(axis=0) + moved * depth,
         backward_recv=backward_recv.mean(axis=0) + moved * (1.0 - depth),
@@ -140,8 +148,19 @@ def take(plan: Plan, plant: Plant, conditions: Conditions, clock: Floats, rng: n
         sync=sync.mean(axis=0),
         cycles=(load * mean * _cycle_share(plan)).reshape(-1),
         busy=(kernels * mean).reshape(-1) + plan.optimizer,
-        idle=(gaps * mean + reads * data[:, :, None, None]).reshape(-1),
+        idle=(gaps * mean + reads * data[:, :, None, None]).reshape(-1) + pause.mean(axis=0),
+        pause=pause.mean(axis=0) if job.gc is not None else np.zeros(0),
     )
+
+
+def _pauses(plan: Plan, lasts: Floats, rng: np.random.Generator) -> Floats:
+    """Return (draws, R): seconds of each step in which Python collects garbage, on all ranks at once or on some."""
+    gc = plan.layout.job.gc
+    if gc is None:
+        return np.zeros((1, len(lasts)))
+    ranks = 1 if gc.together else len(lasts)
+    collects = rng.random((plan.draws, ranks)) < 1.0 / gc.every
+    return np.where(collects, np.where(np.isnan(lasts), seconds(gc.pause), lasts), 0.0)
 
 
 def _tp_share(plan: Plan) -> float:
@@ -160,6 +179,20 @@ def _kernel_factor(plan: Plan, conditions: Conditions, clock: Floats) -> Floats:
     return (1.0 - _tp_share(plan)) * stretch * conditions["compute"][plan.layout.gpu]
 
 
+def thrashing(conditions: Conditions) -> Floats:
+    """Return (N,): how far each host has used up its memory, 0 below 95 % taken, 1 with nothing left."""
+    taken: Floats = np.clip((conditions["memory_taken"] - 0.95) / 0.05, 0.0, 1.0)
+    return taken
+
+
+def _launch_delay(conditions: Conditions) -> Floats:
+    """Return (N,): by what share of its time each host launches later; pages that are read back from disk cost most."""
+    taken = conditions["cpu_taken"]
+    slower = 1.0 / conditions["cpu_clock"] - 1.0
+    delay: Floats = taken / (1.0 - taken) + slower + conditions["launch_delay"] + 2.0 * thrashing(conditions)
+    return delay
+
+
 def _pcie_share(conditions: Conditions, gpu: Ints) -> Floats:
     """Return the PCIe bandwidth of each rank's GPU in bytes a second: 3.94 GB/s a lane in generation 5, half in 4."""
     return 3.94e9 * conditions["pcie_width"][gpu] * 2.0 ** (conditions["pcie_generation"][gpu] - 5.0)
@@ -171,11 +204,15 @@ def _copy_share(conditions: Conditions, layout: Layout) -> Floats:
     return 0.01 * (1.0 / lanes - 1.0)
 
 
+@lru_cache(maxsize=HELD)
 def _slow_port(plan: Plan, conditions: Conditions) -> Floats:
     """Return (pp, dp, cp, tp): how many times longer a rank's inter-node transfer takes than at the nominal rate."""
     gpu = plan.layout.gpu
     nominal = np.median(conditions["port_rate"])
     rate = np.minimum(conditions["port_rate"][gpu], _pcie_share(conditions, gpu))
+    rate = np.minimum(rate, HEADROOM * nominal * conditions["port_lanes"][gpu] / 16.0)
+    if conditions["sockets"][plan.row] > 0:
+        rate = np.minimum(rate, SOCKET_RATE)
     factor: Floats = np.maximum(nominal / rate, 1.0).reshape(plan.layout.shape)
     return factor
 
@@ -187,9 +224,13 @@ def _transfer(plan: Plan, conditions: Conditions, rng: np.random.Generator) -> F
     shape = (plan.draws, *groups.shape)
     jitter = np.exp((0.02 + 0.25 * (congestion > 1.0)) * rng.standard_normal(shape))
     crossing = plan.sync * groups * (1.0 + (congestion - 1.0) * jitter)
+    flaps = conditions["flaps"][plan.layout.gpu].reshape(plan.layout.shape).max(axis=1)
+    if flaps.any():
+        crossing = crossing + OUTAGE * rng.poisson(np.broadcast_to(flaps * seconds(plan.layout.job.step), shape))
     return np.where(plan.layout.crosses, crossing, plan.sync * NVLINK_SHARE) * np.exp(0.01 * rng.standard_normal(shape))
 
 
+@lru_cache(maxsize=HELD)
 def _stage_transfer(plan: Plan, conditions: Conditions) -> Floats:
     """Return (dp,): activations between stages; a pipeline is as slow as its slowest port."""
     slow = _slow_port(plan, conditions).max(axis=(0, 2, 3))
@@ -197,6 +238,7 @@ def _stage_transfer(plan: Plan, conditions: Conditions) -> Floats:
     return moved
 
 
+@lru_cache(maxsize=HELD)
 def read_seconds(plan: Plan, plant: Plant, conditions: Conditions) -> Floats:
     """Return (R,): how long the storage needs for the bytes of one step, as all readers of the device share it."""
     layout, data = plan.layout, plan.layout.job.data

@@ -8,6 +8,7 @@ job's; the loss by the last rank alone.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from rca.model import Floats
 from rca.physics.cluster import Ints
 from rca.physics.dcgm import bus, uuid
 from rca.physics.layout import ABSENT, STATES
-from rca.physics.run import JobTrace, Trace, generator
+from rca.physics.run import DT, JobTrace, Trace, generator
 from rca.physics.scrape import Family, Labels, MetricType, Scrapes, between, hold
 
 _PHASE = "train_phase_duration_seconds"
@@ -71,10 +72,18 @@ def families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:
         ranks = _ranks(trace, scrapes, number)
         yield from _identity(ranks)
         yield from _progress(ranks, epoch)
-        yield from _phases(ranks)
-        yield from _waits(ranks)
-        yield from _batches(ranks)
+        if trace.plant.scenario.telemetry.timers == "minmax":
+            yield from _printed(ranks)
+        else:
+            yield from _phases(ranks)
+            yield from _waits(ranks)
+            yield from _batches(ranks)
+            yield from _collections(ranks)
+        yield from _counted(ranks)
         yield from _losses(ranks)
+        yield from _memory(ranks)
+        if ranks.job.layout.job.checkpoint is not None:
+            yield from _checkpoints(ranks)
 
 
 def _ranks(trace: Trace, scrapes: Scrapes, number: int) -> Ranks:
@@ -102,7 +111,12 @@ def _identity(ranks: Ranks) -> Iterator[Family]:
     ones = np.ones(ranks.now.shape)
     yield Family("train_rank_info", "info", labels, ranks.target, lambda: ones)
     size = {"tp": job.tp, "cp": job.cp, "dp": job.dp, "pp": job.pp, "world_size": len(layout)}
-    about = {"model": job.model, "seq_len": str(job.tokens), "global_batch_size": str(job.samples)}
+    about = {
+        "model": job.model,
+        "seq_len": str(job.tokens),
+        "global_batch_size": str(job.samples),
+        "ep": str(job.ep),
+    }
     sizes = {key: str(value) for key, value in size.items()}
     first = ranks.part(np.array([0]))
     yield first.family("train_job_info", lambda: ones[:1], about, sizes)
@@ -141,7 +155,8 @@ def _sync(ranks: Ranks) -> tuple[Floats, Ints]:
     return values.reshape(len(values), -1), group
 
 
-def _phases(ranks: Ranks) -> Iterator[Family]:
+def _timed(ranks: Ranks) -> dict[str, tuple[Floats, Ints]]:
+    """Return the time of each phase by its owner, (T, owners), and the owner of each rank."""
     job = ranks.job.layout.job
     optimizer = np.full((len(ranks.job.state), 1), ranks.job.plan.optimizer)
     every = np.zeros(len(ranks.target), dtype=np.int64)
@@ -155,10 +170,39 @@ def _phases(ranks: Ranks) -> Iterator[Family]:
     if job.pp > 1:
         phases["pp_forward_recv"] = _cells(ranks, "forward_recv")
         phases["pp_backward_recv"] = _cells(ranks, "backward_recv")
-    for phase, (values, rows) in phases.items():
+    return phases
+
+
+def _phases(ranks: Ranks) -> Iterator[Family]:
+    for phase, (values, rows) in _timed(ranks).items():
         label = {"phase": phase}
         yield ranks.family(f"{_PHASE}_sum", _totalling(ranks, values, rows), label)
         yield ranks.family(f"{_PHASE}_count", lambda: ranks.done, label)
+
+
+def _printed(ranks: Ranks) -> Iterator[Family]:
+    """Yield the shortest and the longest of each phase over all ranks, as the last rank prints them."""
+    last = ranks.part(np.array([len(ranks.target) - 1]))
+    every = np.zeros(1, dtype=np.int64)
+    for phase, (values, _) in _timed(ranks).items():
+        for name, reduced in (("min", values.min(axis=1)), ("max", values.max(axis=1))):
+            draw = partial(hold, ranks.trace, reduced[:, None], every, last.ended)
+            yield last.family(f"train_phase_{name}_seconds", draw, {"phase": phase})
+
+
+def _collections(ranks: Ranks) -> Iterator[Family]:
+    pause = ranks.job.steps["pause"]
+    if pause.size:
+        yield ranks.family("train_gc_seconds_total", _totalling(ranks, pause, np.arange(len(ranks.target))))
+
+
+def _counted(ranks: Ranks) -> Iterator[Family]:
+    """Yield the steps that gave no usable gradient; in health there are none."""
+    last = ranks.part(np.array([len(ranks.target) - 1]))
+    for check in ("train_rerun_mismatches_total", "train_weight_hash_mismatches_total"):
+        yield ranks.family(check, lambda: np.zeros(ranks.now.shape))
+    yield last.family("train_skipped_steps_total", lambda: np.zeros(last.now.shape))
+    yield last.family("train_nonfinite_steps_total", lambda: np.zeros(last.now.shape), {"kind": "nan"})
 
 
 def _totalling(ranks: Ranks, values: Floats, rows: Ints) -> Callable[[], Floats]:
@@ -172,6 +216,7 @@ def _waits(ranks: Ranks) -> Iterator[Family]:
     """
     layout, name = ranks.job.layout, "train_collective_wait_seconds_total"
     loading = ranks.part(np.flatnonzero(layout.reads))
+    yield loading.family("train_dataloader_queue_length", lambda: np.full(loading.now.shape, 16.0))
     data, cell = _cells(ranks, "data")
     yield loading.family("train_data_wait_seconds_total", _totalling(loading, data, cell[layout.reads]))
     waits = {"dp": (ranks.job.steps["dp_wait"], layout.index("dp"))}
@@ -223,3 +268,34 @@ def _losses(ranks: Ranks) -> Iterator[Family]:
     yield last.family("train_loss", lambda: seen, {"loss": "lm"})
     yield last.family("train_grad_norm", lambda: norm)
     yield last.family("train_learning_rate", lambda: np.where(last.done > 0, 1.5e-4, np.nan))
+
+
+def _memory(ranks: Ranks) -> Iterator[Family]:
+    """Yield what the caching allocator says: it holds most of the memory, and never had to give any back."""
+    trace, gpu = ranks.trace, ranks.job.layout.gpu
+    held = trace.plant.hardware.model.memory * 1048576.0 * 0.9
+
+    def reserved() -> Floats:
+        running = hold(trace, trace.gpu["running"], gpu, ranks.now)
+        return np.where(running > 0, held, np.nan)
+
+    yield ranks.family("train_gpu_memory_reserved_bytes", reserved)
+    yield ranks.family("train_alloc_retries_total", lambda: np.zeros(ranks.now.shape))
+
+
+def _checkpoints(ranks: Ranks) -> Iterator[Family]:
+    """Yield how long checkpoints took, as the first rank tells it when one has ended."""
+    saving = np.concatenate([[False], ranks.job.state == STATES.index("save_checkpoint")])
+    ended = np.flatnonzero(saving[:-1] & ~saving[1:]) + 1
+    lasted = np.diff(np.cumsum(saving * DT)[ended], prepend=0.0)
+    edges = ranks.trace.edges
+    first = ranks.part(np.array([0]))
+    name, labels = "train_checkpoint_duration_seconds", {"op": "save", "mode": "sync"}
+
+    def told(of_each: Floats) -> Floats:
+        done = np.searchsorted(edges[ended], first.now, side="right")
+        return np.concatenate([[0.0], np.cumsum(of_each)])[done]
+
+    yield first.family(f"{name}_sum", lambda: 45.0 + told(lasted), labels)
+    yield first.family(f"{name}_count", lambda: 1.0 + told(np.ones(len(ended))), labels)
+    yield first.family("train_checkpoint_failures_total", lambda: np.zeros(first.now.shape))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rca.library import seconds
 from rca.model import Floats
-from rca.physics import dcgm, host, training
+from rca.physics import board, dcgm, host, training
 from rca.physics.overlay import Overlay, overlays
 from rca.physics.run import Trace, happen
 from rca.physics.scrape import Family, MetricType, Scrapes, exported, schedule, up
@@ -97,5 +97,6 @@ def _families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:
     yield up(scrapes)
     yield from dcgm.families(trace, scrapes)
     yield from host.families(trace, scrapes, epoch)
+    yield from board.families(trace, scrapes, epoch)
     yield host.uplinks(trace, scrapes)
     yield from training.families(trace, scrapes, epoch)

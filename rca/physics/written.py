@@ -47,7 +47,8 @@ class Cluster(Written, frozen=True, kw_only=True):
 
     `clock_spread` is the relative sigma of the clock that a chip reaches at the power limit, `temperature_spread` that
     of its thermal resistance, `rear` how many degrees warmer the air is that the second half of the slots gets.
-    `per_rack` and `per_unit` count nodes of a rack and of a scalable unit (whose NICs k share a leaf switch).
+    `per_rack` and `per_unit` count nodes of a rack and of a scalable unit (whose NICs k share a leaf switch). With
+    `roce` the ports are Ethernet, and ethtool counts their pause frames.
     """
 
     nodes: Annotated[int, Meta(ge=1, le=2048)]
@@ -60,6 +61,7 @@ class Cluster(Written, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...] = ()
     inlet: float = 27.0
     rear: float = 9.0
+    roce: bool = False
     clock_spread: Annotated[float, Meta(ge=0, le=0.1)] = 0.025
     temperature_spread: Annotated[float, Meta(ge=0, le=0.3)] = 0.05
 
@@ -86,6 +88,14 @@ class Pause(Written, frozen=True, kw_only=True):
     lasts: Duration
 
 
+class Collector(Written, frozen=True, kw_only=True):
+    """How Python collects garbage: once in `every` steps, for how long, and whether all ranks do it `together`."""
+
+    every: Count
+    pause: Duration
+    together: bool = False
+
+
 class WarmUp(Written, frozen=True, kw_only=True):
     """When the job is launched, and how long it initialises and compiles before the first step."""
 
@@ -102,7 +112,8 @@ class Job(Written, frozen=True, kw_only=True):
     those of a sample. `compute` is the share of work that scales with the SM clock, `tensor` the share of its cycles
     that the tensor pipe is busy, `tp_share` the share that is tensor-parallel communication, `host` the share that is
     launched by the CPU. `intensity` is the power of its kernels against a full load (lighter ones clock higher).
-    `jitter` is the relative sigma of one step's work of a cell.
+    `jitter` is the relative sigma of one step's work of a cell. `ep` is the size of its groups of experts, for
+    `train_job_info` alone. Without `gc` nobody counts the collector's pauses.
     """
 
     id: str
@@ -126,6 +137,8 @@ class Job(Written, frozen=True, kw_only=True):
     host: Share = 0.3
     intensity: Annotated[float, Meta(ge=0.3, le=1.2)] = 1.0
     jitter: Amount = 0.01
+    ep: Count = 1
+    gc: Collector | None = None
     warm_up: WarmUp | None = None
     checkpoint: Pause | None = None
     evaluation: Pause | None = None
@@ -153,11 +166,14 @@ class Fault(Written, frozen=True, kw_only=True):
     the driver reports while hardware slowdown pulses the clock (a measured oddity, not derived), `pcie_width` lanes,
     `pcie_generation`, `pcie_replays` a second, `nvlink_bandwidth` share left, `nvlink_crc` errors and
     `nvlink_recoveries` a second.
-    On ports: `port_rate` bytes a second, `symbol_errors` and `link_recoveries` a second.
-    On nodes: `cpu_taken` share of the CPU time, `disk_bandwidth` bytes a second. On exports: `mount_latency` seconds.
+    On ports: `port_rate` bytes a second, `symbol_errors` and `link_recoveries` a second, `flaps` (moments without a
+    link) a second, `port_lanes` of its own PCIe link.
+    On nodes: `cpu_taken` share of the CPU time, `cpu_clock` share of the CPU's frequency, `launch_delay` by what share
+    launching takes longer with every counter normal, `memory_taken` share of the memory, `disk_bandwidth` bytes a second. On exports: `mount_latency` seconds.
     On ranks: `read_bytes` a step (0: from the page cache). On replicas (or the replica of a rank): `tokens` factor of
-    its batch. On stages, replicas or ranks: `work` factor. On jobs: `sequence_spread`, the sigma of the logarithm of
-    each replica's work in each step, and `congestion`, the factor of all transfers between nodes.
+    its batch. On stages, replicas or ranks: `work` factor. On ranks: `gc_pause`, seconds of a collection. On jobs: `sequence_spread`, the sigma of the logarithm of
+    each replica's work in each step, `congestion`, the factor of all transfers between nodes, `sockets` (TCP instead of RDMA), and `saving`, the factor of
+    a checkpoint's time.
 
     What stops a job: ranks that are `stuck` on their host or whose process is `gone`, nodes that are `down`, GPUs that
     fell off the bus (`lost`) or whose driver hangs (`frozen`), ports that left their link (`port_down`).
@@ -185,14 +201,22 @@ class Fault(Written, frozen=True, kw_only=True):
     port_rate: Positive | None = None
     symbol_errors: Amount | None = None
     link_recoveries: Amount | None = None
+    flaps: Amount | None = None
+    port_lanes: Positive | None = None
     cpu_taken: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    cpu_clock: Annotated[float, Meta(gt=0, le=1)] | None = None
+    launch_delay: Amount | None = None
+    memory_taken: Annotated[float, Meta(ge=0, lt=1)] | None = None
     disk_bandwidth: Positive | None = None
     mount_latency: Positive | None = None
     read_bytes: Amount | None = None
     tokens: Positive | None = None
     work: Positive | None = None
+    gc_pause: Amount | None = None
     sequence_spread: Amount | None = None
     congestion: Positive | None = None
+    sockets: bool | None = None
+    saving: Positive | None = None
     stuck: bool | None = None
     gone: bool | None = None
     down: bool | None = None
@@ -218,7 +242,8 @@ class Telemetry(Written, frozen=True, kw_only=True):
 
     `missed` is the probability that a scrape fails. `absent` are regular expressions of metric names that nobody
     exports. Nodes in `renamed` run a DCGM of 4.6 or newer (new metric names and units, label `hostname`). `slow` nodes
-    collect from DCGM only every 30 s. `rack` says whether node exporter targets carry a rack label.
+    collect from DCGM only every 30 s. `rack` says whether node exporter targets carry a rack label. `timers` says how
+    the time of a job's phases is known: of all `ranks`, or as `minmax` over them, as Megatron prints it.
     """
 
     interval: Duration = "15s"
@@ -228,6 +253,7 @@ class Telemetry(Written, frozen=True, kw_only=True):
     slow: tuple[str, ...] = ()
     gaps: tuple[Gap, ...] = ()
     rack: bool = True
+    timers: Literal["ranks", "minmax"] = "ranks"
 
 
 class ExpectedCause(Written, frozen=True, kw_only=True):

@@ -53,7 +53,12 @@ def render(report: Report, *, width: int = 100, colour: bool = False, ascii_only
     """
     shown, page = words.safe(report), Page(width, colour)
     text = "\n".join(_lines(shown, page)) + "\n"
-    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if ascii_only else text
+    return plainly(text) if ascii_only else text
+
+
+def plainly(text: str) -> str:
+    """Replace every sign that is not ASCII by one that is."""
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
 
 
 def _lines(report: Report, page: Page) -> Iterator[str]:

@@ -24,6 +24,8 @@ _AGAINST_BASELINE = (
     detectors.NotFalling,
     detectors.Drifting,
     detectors.OneOf,
+    detectors.Stalled,
+    detectors.Missing,
 )
 
 

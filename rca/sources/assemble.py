@@ -5,9 +5,10 @@ spacing of real samples, labels become entities, queries are evaluated series by
 entity, and derived signals are computed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from rca.model import Measurement, Snapshot, Window
 from rca.plain import natural
 from rca.sources.asking import Answered, Questions, answers, questions
 from rca.sources.derive import derive
-from rca.sources.draft import Desk
+from rca.sources.draft import Desk, Draft
 from rca.sources.expressions import Sampled
 from rca.sources.grid import Ints, clean
 from rca.sources.measure import Times
@@ -36,31 +37,49 @@ class Deployment:
     step: float | None = None
 
 
+class Seen(NamedTuple):
+    """All answers of a store, what was worked out of them, and what is to be said about queries that it evaluated."""
+
+    desk: Desk
+    draft: Draft
+    said: Sequence[str]
+
+
 def assemble(store: Store, library: Library, window: Window, deployment: Deployment | None = None) -> Snapshot:
     """Read all that the library's signals ask for.
 
     Raises SourceError where the store fails, ProblemsError where a query is not PromQL.
     """
+    return shaped(store, window, collect(store, library, window, deployment))
+
+
+def collect(store: Store, library: Library, window: Window, deployment: Deployment | None = None) -> Seen:
+    """Ask a store for everything, and work out who is who and what was measured."""
     deployment = deployment or Deployment()
     names = store.names(window.start - window.baseline, window.end)
     asked = questions(library, names, window, library.aliases)
     desk = Desk(library, asked, window, deployment.topology, deployment.step)
     for number, one in answers(store, asked, window.end, desk.readings.leading):
         desk.add(number, one)
-    warnings = _serve(store, desk)
-    draft = desk.finished()
-    times, directory = draft.times, draft.directory
+    said = _serve(store, desk)
+    return Seen(desk, desk.finished(), said)
+
+
+def shaped(store: Store, window: Window, seen: Seen) -> Snapshot:
+    """Make a snapshot of what was collected."""
+    desk, draft, said = seen
+    library, times, directory = desk.library, draft.times, draft.directory
     measured = {name: found for name, found in draft.found.items() if isinstance(found, Measurement)}
     absent = {name: found for name, found in draft.found.items() if isinstance(found, str)}
     derived = derive(library.signals, library.entities, directory.tables, measured, absent)
     warnings = [
         *_short(times, window),
         *directory.warnings,
-        *_nameless(desk.series, desk.readings.codes, directory),
-        *_twice(desk.series, desk.readings.codes, directory),
-        *_clocks(asked, desk.answered),
+        *nameless(desk.series, desk.readings.codes, directory),
+        *twice(desk.series, desk.readings.codes, directory),
+        *_clocks(desk.asked, desk.answered),
         *draft.bench.warnings(),
-        *warnings,
+        *said,
         *store.warnings(),
     ]
     ahead = times.whole.times()
@@ -102,7 +121,7 @@ def _short(times: Times, window: Window) -> list[str]:
     return [f"window: {seconds:g} s is less than three steps of {times.window.step:g} s, ask for a longer one"]
 
 
-def _nameless(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
+def nameless(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
     """Count the series that name no entity, kind by kind, with an example."""
     counts: dict[str, int] = {}
     examples: dict[str, str] = {}
@@ -115,7 +134,7 @@ def _nameless(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Int
     return [f"{count} series name no {kind}, for example {examples[kind]}" for kind, count in sorted(counts.items())]
 
 
-def _twice(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
+def twice(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
     """Count the entities whose series come from two targets at the same time, kind by kind, with an example."""
     found: dict[str, dict[int, set[str]]] = {}
     for (number, kind), own in sorted(codes.items()):

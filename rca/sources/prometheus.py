@@ -4,6 +4,7 @@ Samples come from instant queries with a range selector (`up[15m]` at the window
 a gap is a gap. A range query would fill it for five minutes.
 """
 
+import contextlib
 import math
 import re
 import threading
@@ -20,7 +21,7 @@ from prometheus_api_client import PrometheusConnect
 from rca import config
 from rca.errors import SourceError
 from rca.library import Library
-from rca.model import Floats, Snapshot, Window
+from rca.model import Floats, Snapshot, Window, seconds
 from rca.sources import http, matrix
 from rca.sources.assemble import Deployment, assemble
 from rca.sources.labels import Pool
@@ -30,6 +31,7 @@ T = TypeVar("T")
 MAX_POINTS = 11_000
 SHORTEST_MS = 1_000
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_YEARS = re.compile(r"(?:(\d+)y)?(\S*)")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 _TOO_MUCH = re.compile(
     r"too many samples|maxSamplesPerQuery|err-mimir-max-(chunks|fetched|estimated|query-length)|samples limit"
@@ -69,6 +71,18 @@ class _Instant(msgspec.Struct):
     """One series of an instant vector: its time and value."""
 
     value: tuple[float, float]
+
+
+class _Kept(msgspec.Struct):
+    """What a Prometheus says of its storage: `15d`, `512MB`, or `15d or 512MB`."""
+
+    retention: str = msgspec.field(name="storageRetention", default="")
+
+
+class _Runtime(msgspec.Struct):
+    """The answer that holds the retention."""
+
+    data: _Kept
 
 
 class _Piece(NamedTuple):
@@ -156,6 +170,16 @@ class PrometheusStore:
         oldest = _edge(lambda time: not self.names(0.0, time), now)
         return oldest, now - _edge(lambda age: not self.names(now - age, now), now)
 
+    def retention(self) -> float | None:
+        """Return for how many seconds the server keeps samples, None where it does not say (only Prometheus does)."""
+        url = f"{self.site.url}/api/v1/status/runtimeinfo"
+        try:
+            body = self._alone("its retention", lambda: self._session.get(url, verify=self._session.verify).content)
+            told = msgspec.json.decode(body if isinstance(body, bytes) else b"", type=_Runtime).data.retention
+        except (SourceError, msgspec.DecodeError):
+            return None
+        return kept(told)
+
     def _raw(self, selector: Selector) -> "list[_Piece]":
         """Fetch one selector, in halves of its time where the server finds it too much at once."""
         first, last = math.ceil(selector.start * 1000 - 0.001), math.floor(selector.end * 1000 + 0.001)
@@ -236,6 +260,19 @@ class PrometheusSource:
     def snapshot(self, library: Library, window: Window) -> Snapshot:
         """Read all that the library's rules ask for."""
         return assemble(self.store, library.in_use(), window, self.deployment)
+
+
+def kept(told: str) -> float | None:
+    """Read the time out of a retention as Prometheus writes it, in seconds; None where only a size is told.
+
+    >>> kept("2w1d or 512MiB"), kept("10y"), kept("512MiB")
+    (1296000.0, 315360000.0, None)
+    """
+    for word in told.split():
+        years, rest = _YEARS.findall(word)[0]
+        with contextlib.suppress(ValueError):
+            return float(years or 0) * 365 * 86400.0 + seconds(rest or "0s")
+    return None
 
 
 def _edge(empty: Callable[[float], bool], full: float) -> float:

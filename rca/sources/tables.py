@@ -313,6 +313,8 @@ class _Builder:
             where.setdefault(tuple(cell), set()).add(node)
         for key, row in self.found.get("cell", {}).items():
             row["node"] = next(iter(where[key])) if len(where[key]) == 1 else ""
+            racks = {self.found["node"].get((node,), {}).get("rack", "") for node in where[key]}
+            row["rack"] = next(iter(racks)) if len(racks) == 1 else ""
         self.add_communicators(ranks)
         for kind in ("rank", "gpu", "node"):
             for job in dict.fromkeys(row.get("job", "") for row in self.found.get(kind, {}).values()):
@@ -339,6 +341,11 @@ class _Builder:
         for kind, source, label in shared:
             for name in dict.fromkeys(row.get(label, "") for row in self.found.get(source, {}).values()):
                 self.put(kind, (name,))
+        jobs: dict[str, set[str]] = {}
+        for row in self.found.get("nic", {}).values():
+            jobs.setdefault(row.get("leaf", ""), set()).update({row["job"]} if row.get("job") else ())
+        for (leaf,), switch in self.found.get("switch", {}).items():
+            switch["job"] = next(iter(jobs[leaf])) if len(jobs[leaf]) == 1 else ""
 
     def put(self, kind: str, key: Key, more: Mapping[str, str] | None = None) -> None:
         """Add a row of a kind that the library knows, if all of its key is known."""
