@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
+import numpy as np
 from msgspec import structs
 
 from benchmarks.rivals import rivals, written
@@ -20,13 +21,15 @@ from rca.library import Library, seconds
 from rca.load import load
 from rca.model import Floats, Report, Snapshot, Window
 from rca.physics.world import World, simulate
-from rca.physics.written import Scenario
+from rca.physics.written import Fault, Gap, Scenario
 from rca.sources.assemble import assemble
 from rca.sources.scenario import ScenarioStore, read
 from rca.sources.series import Block, Matcher, Selector, Store
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
 WINDOW = 900.0
+EARLIEST = 120.0  # seconds
+Moving = TypeVar("Moving", Fault, Gap)
 Noise = Literal["written", "noisy"]
 Telemetry = Literal["full", "train", "dcgm-extra", "node"]
 NOISES: tuple[Noise, ...] = ("written", "noisy")
@@ -125,10 +128,12 @@ def noisier(scenario: Scenario) -> Scenario:
     """Return a scenario with more of all noise.
 
     Chips and heat sinks differ more, steps vary twice as much, one scrape in fifty fails, and on every third node DCGM
-    collects every 30 s only, so that what is scrapes together is up to half a minute apart.
+    collects every 30 s only, so that what is scraped together is up to half a minute apart. Faults and gaps begin up to
+    two minutes earlier or later.
     """
     cluster, telemetry = scenario.cluster, scenario.telemetry
     nodes = {f"node-{index:02d}" for index in range(0, cluster.nodes, 3)}
+    by = float(np.random.default_rng(scenario.seed).uniform(-EARLIEST, EARLIEST))
     return structs.replace(
         scenario,
         cluster=structs.replace(
@@ -138,12 +143,26 @@ def noisier(scenario: Scenario) -> Scenario:
         ),
         job=None,
         jobs=tuple(structs.replace(job, jitter=2.0 * job.jitter) for job in scenario.all_jobs()),
+        faults=tuple(moved(fault, by) for fault in scenario.faults),
         telemetry=structs.replace(
             telemetry,
             missed=max(telemetry.missed, 0.02),
             slow=tuple(sorted(nodes | set(telemetry.slow))),
+            gaps=tuple(moved(gap, by) for gap in telemetry.gaps),
         ),
     )
+
+
+def moved(what: Moving, by: float) -> Moving:
+    """Return a fault or a gap that begins and ends some seconds later; what has been so since long before stays."""
+    if seconds(what.at) == 0.0:
+        return what
+    until = None if what.until is None else _later(what.until, by)
+    return structs.replace(what, at=_later(what.at, by), until=until)
+
+
+def _later(duration: str, by: float) -> str:
+    return f"{max(round((seconds(duration) + by) * 1000.0), 1)}ms"
 
 
 def look(world: World, telemetry: Telemetry, end: float) -> tuple[Snapshot, Report]:
@@ -173,7 +192,7 @@ def played(play: Play) -> list[Outcome]:
                 expected=expect.status,
                 status=report.status,
                 truth=tuple(Truth(cause.cause, written(cause.entity)) for cause in expect.causes),
-                said=said(report),
+                said=said(report, scenario),
                 rivals=rivals(library(), snapshot, scenario.seed),
                 gpu_hours=gpu_hours(scenario),
             )
@@ -181,9 +200,20 @@ def played(play: Play) -> list[Outcome]:
     return outcomes
 
 
-def said(report: Report) -> tuple[Said, ...]:
-    """Return the causes of a report as outcomes hold them."""
-    return tuple(Said(cause.cause, written(cause.entity.labels), cause.probability) for cause in report.causes)
+def said(report: Report, scenario: Scenario) -> tuple[Said, ...]:
+    """Return the causes of a report as outcomes hold them.
+
+    A job that is seen through its GPUs alone is called `default`; where there is one job only, it is meant.
+    """
+    jobs = [job.id for job in scenario.all_jobs()]
+    names = {"default": jobs[0]} if len(jobs) == 1 else {}
+    found = []
+    for cause in report.causes:
+        labels = {
+            label: names.get(value, value) if label == "job" else value for label, value in cause.entity.labels.items()
+        }
+        found.append(Said(cause.cause, written(labels), cause.probability))
+    return tuple(found)
 
 
 def gpu_hours(scenario: Scenario) -> float:
@@ -225,7 +255,7 @@ def day(path: Path, hours: int) -> list[Outcome]:
             split="scoring",
             expected="healthy",
             status=report.status,
-            said=said(report),
+            said=said(report, scenario),
             gpu_hours=gpu_hours(scenario),
         )
         for number, report in enumerate(reports)

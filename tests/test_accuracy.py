@@ -9,13 +9,14 @@ import pytest
 from memory_store import END, MemoryStore, series, ticks
 from msgspec import structs
 
-from benchmarks.plays import SCENARIOS, Deaf, Play, day, files, noisier, played, staged, watched
+from benchmarks.plays import SCENARIOS, Deaf, Play, day, files, moved, noisier, played, staged, watched
 from benchmarks.rivals import LIMITS, limits, loudest
 from benchmarks.scores import Outcome, Said, Truth, summarise
 from benchmarks.tables import one_line, tables
 from rca.library import Entities, Library, Signal
 from rca.load import load
-from rca.model import Measurement, Snapshot, Table
+from rca.model import Measurement, Snapshot, Table, seconds
+from rca.physics.written import Fault
 from rca.sources.scenario import read
 from rca.sources.series import Matcher, Selector
 
@@ -136,11 +137,18 @@ def test_noise_is_more_of_everything():
     assert noisy.cluster.clock_spread > written.cluster.clock_spread
     assert noisy.cluster.temperature_spread > written.cluster.temperature_spread
     assert (noisy.telemetry.missed, noisy.telemetry.slow) == (0.02, ("node-00", "node-03"))
-    assert (noisy.telemetry.gaps, noisy.faults, noisy.expect) == (
-        written.telemetry.gaps,
-        written.faults,
-        written.expect,
-    )
+    (gap,), (before,) = noisy.telemetry.gaps, written.telemetry.gaps
+    assert 0 < abs(seconds(gap.at) - seconds(before.at)) <= 120
+    assert (gap.exporter, gap.node, noisy.expect) == (before.exporter, before.node, written.expect)
+
+
+@pytest.mark.parametrize(
+    ("at", "until", "moved_at", "moved_until"),
+    [("62m", None, "3730000ms", None), ("1m", "2m", "70000ms", "130000ms"), ("0s", None, "0s", None)],
+)
+def test_faults_move_as_a_whole(at, until, moved_at, moved_until):
+    fault = moved(Fault(at=at, until=until, cooling=4.0), 10.0)
+    assert (fault.at, fault.until, fault.cooling) == (moved_at, moved_until, 4.0)
 
 
 def test_every_scenario_takes_part():
