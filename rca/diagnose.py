@@ -18,6 +18,7 @@ from rca.report import Writer
 SURE = 0.5
 MOST = 50
 """So many causes that lost are listed with their reasons; how many more there are is said."""
+_SLOW = ("slow_onset", "slow_always")
 _ORDER: tuple[Symptom, ...] = ("crashed", "stalled", "numeric", "slow_onset", "slow_always", "none")
 
 
@@ -38,10 +39,12 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
     symptoms = writer.symptoms(rows)
     worst: Symptom = min((one.symptom for one in symptoms), key=_ORDER.index, default="none")
     sure = any(cause.probability >= SURE and cause.cause != "unknown" for cause in causes)
-    blind = silence(snapshot) > STALE or not _judged(look, rows)
+    unseen = _unseen(graph, rows)
+    blind = silence(snapshot) > STALE or not _judged(look, rows) or bool(unseen)
     status: Status = "causes_found" if sure else "inconclusive" if worst != "none" or blind else "healthy"
     times, rejected = ordered.times, writer.rejected()
-    left_out = [f"rejected: {len(rejected) - MOST} more causes that lost are left out"] if len(rejected) > MOST else []
+    limits = [f"job {names[row]}: no series tells whether it is slow, so it is not called healthy" for row in unseen]
+    limits += [f"rejected: {len(rejected) - MOST} more causes that lost are left out"] if len(rejected) > MOST else []
     return Report(
         status=status,
         symptom=worst,
@@ -54,7 +57,7 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
         not_affected=writer.not_affected(rows),
         rejected=rejected[:MOST],
         not_checked=writer.not_checked(),
-        warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, ordered), *left_out])),
+        warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, ordered), *limits])),
         rules=library.digest,
     )
 
@@ -67,6 +70,12 @@ def _judged(look: Look, jobs: Sequence[int]) -> bool:
         if rule.symptom:
             shortest[rule.symptom] = min(seconds(rule.hold), shortest.get(rule.symptom, np.inf))
     return not jobs or max(shortest.values(), default=0.0) <= length
+
+
+def _unseen(graph: Graph, jobs: Sequence[int]) -> list[int]:
+    """Return the jobs (rows) of which no symptom of slowness could be judged, though they may be training."""
+    slow = [one for one in graph.judged.values() if one.rule.entity == "job" and one.rule.symptom in _SLOW]
+    return [job for job in jobs if slow and not any(one.state[job] for one in slow) and not graph.look.told(job)]
 
 
 def completed(library: Library, snapshot: Snapshot) -> Snapshot:

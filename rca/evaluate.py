@@ -93,6 +93,11 @@ class Look:
         table = self.snapshot.tables.get(kind)
         return 0 if table is None else len(table)
 
+    def told(self, job: int) -> bool:
+        """Say whether a job (row) tells of its phase."""
+        phases = self._phases.get("window")
+        return phases is not None and bool(np.isfinite(phases[job]).any())
+
     def inside(self, kind: str, jobs: Sequence[int]) -> NDArray[np.bool_]:
         """Say which entities of a kind belong to these jobs (rows), by their job or by a rank that runs on them."""
         align, ranks, job_of = (self.joins.align(*pair) for pair in ((kind, "job"), (kind, "rank"), ("rank", "job")))
