@@ -28,8 +28,7 @@ class View:
     """One signal as a detector sees it, rows being the entities that it is judged on.
 
     `values` (n, T) and `before` (n, B) are masked to the phases that count; `others` holds further signals of the
-    condition by name, on the same rows; `bits` the meaning of a bit mask; times are in seconds.
-    """
+    condition by name, on the same rows; `bits` the meaning of a bit mask; times are in seconds."""
 
     values: Floats
     before: Floats | None
@@ -38,6 +37,17 @@ class View:
     cohort: Cohort | None = None
     others: Mapping[str, Floats] = field(default_factory=dict)
     bits: tuple[str, ...] = ()
+    fits: dict[str | None, tuple[Floats, Fit]] = field(default_factory=dict)
+
+    def among_peers(self, load: str | None) -> tuple[Floats, Fit]:
+        """Return the values that count under this load, and the fit of their peers; each is worked out once."""
+        if load not in self.fits:
+            cohort, values = _cohort(self), self.values
+            if load is not None and load in self.others:
+                floor = 0.2 * at(grouped_medians(self.others[load], cohort.group), cohort.group)
+                values = np.where(self.others[load] < floor, np.nan, values)
+            self.fits[load] = values, fit(values, cohort)
+        return self.fits[load]
 
     def number(self, value: Number) -> Floats | float:
         """Return a number, or the values of the signal that it names."""
@@ -451,15 +461,10 @@ def _limited(view: View, limit: Number, clear: Number | None, sense: int) -> Sco
 
 def _against_peers(view: View, detector: AbovePeers | BelowPeers, sense: int) -> Score:
     cohort = _cohort(view)
-    values = view.values
-    if detector.load is not None and detector.load in view.others:
-        load = view.others[detector.load]
-        floor = 0.2 * at(grouped_medians(load, cohort.group), cohort.group)
-        values = np.where(load < floor, np.nan, values)
-    peers = fit(values, cohort)
+    values, peers = view.among_peers(detector.load)
     by = view.number(detector.by)
     if isinstance(by, float):
-        margin = _margin(peers, by, detector.z)
+        margin = np.maximum(by * np.abs(peers.centre), detector.z * peers.spread)  # significant, and enough to matter
         true = sense * (values - at(peers.centre, cohort.group)) > at(margin, cohort.group)
     else:
         centre = at(peers.centre, cohort.group)
@@ -467,11 +472,6 @@ def _against_peers(view: View, detector: AbovePeers | BelowPeers, sense: int) ->
         true = (gap > by * np.abs(centre)) & (gap > detector.z * at(peers.spread, cohort.group))
     known = ~np.isnan(values) & ~np.isnan(at(peers.spread, cohort.group))
     return Score(states(true, known), peers.centre, cohort.group, sense)
-
-
-def _margin(peers: Fit, by: float, z: float) -> Floats:
-    """Return the distance from the centre (G, T) that is both significant and large enough to matter."""
-    return np.maximum(by * np.abs(peers.centre), z * peers.spread)
 
 
 def _against_baseline(view: View, detector: AboveBaseline | BelowBaseline, sense: int) -> Score:

@@ -32,7 +32,7 @@ from rca.detectors import (
 from rca.library import PHASES, Library, Override, Rule, seconds
 from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
-from rca.relations import Joins, gather
+from rca.relations import Joins, gather, tally
 from rca.rows import carried
 
 HARDWARE = ("physical", "resource")
@@ -84,6 +84,7 @@ class Look:
         self.snapshot = snapshot
         self.joins = Joins(library.entities, snapshot.tables)
         self._scores: dict[tuple[Leaf, str], tuple[Score, View] | None] = {}
+        self._views: dict[tuple[object, ...], View | None] = {}
         states = library.signals[PHASES].codes if PHASES in library.signals else None
         self._codes = (TRAINING,) if states is None else states.values
         self._phases = _phases(self)
@@ -191,9 +192,17 @@ class Look:
         on, index, reduced = place
         key = (leaf, on)
         if key not in self._scores:
-            view = self._view(leaf, on, index if reduced else None)
+            view = self._shared(leaf, on, index if reduced else None)
             self._scores[key] = None if view is None else (leaf.score(view), view)
         return self._scores[key]
+
+    def _shared(self, leaf: Leaf, on: str, index: Indices | None) -> View | None:
+        """Return the view of a leaf; leaves that differ in their margins alone share one."""
+        reduce = None if index is None else leaf.reduce
+        key = (leaf.signal, on, reduce, getattr(leaf, "peers", ()), getattr(leaf, "load", None), named(leaf))
+        if key not in self._views:
+            self._views[key] = self._view(leaf, on, index)
+        return self._views[key]
 
     def _view(self, leaf: Leaf, on: str, index: Indices | None) -> View | None:
         measured = self.snapshot.measurements.get(leaf.signal)
@@ -367,8 +376,7 @@ def _unless(state: States) -> States:
 
 def _counted(state: States, index: Indices, count: int, at_least: Number) -> States:
     """Say of each group whether enough of its visible members fulfil a condition."""
-    true = np.nan_to_num(gather((state == 1).astype(float), index, count, "sum"))
-    seen = np.nan_to_num(gather((state != 0).astype(float), index, count, "sum"))
+    true, seen = tally(state == 1, index, count), tally(state != 0, index, count)
     share = isinstance(at_least, str) and at_least.strip().endswith("%")
     wanted = number(at_least) or 0.0
     enough = true >= np.maximum(wanted * seen, 1e-9) if share else true >= wanted

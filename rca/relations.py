@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rca.library import Entities
 from rca.model import Floats, Table
@@ -177,6 +178,20 @@ def gather(values: Floats, index: Indices, count: int, by: str) -> Floats:
     mean = np.divide(total, count_known, out=np.full_like(total, np.nan), where=count_known > 0)
     gathered[found] = mean if by == "mean" else mean * count_known
     return gathered
+
+
+def tally(flags: NDArray[np.bool_], index: Indices, count: int) -> NDArray[np.int64]:
+    """Count the true rows (n, T) of each group, shape (count, T).
+
+    >>> tally(np.array([[True], [True], [False]]), np.array([0, 0, 1]), 2).tolist()
+    [[2], [0]]
+    """
+    tallies = np.zeros((count, flags.shape[1]), dtype=np.int64)
+    order = np.argsort(index, kind="stable")[int((index < 0).sum()) :]
+    found, starts = np.unique(index[order], return_index=True)
+    if len(found):
+        tallies[found] = np.add.reduceat(flags[order], starts, axis=0, dtype=np.int32)
+    return tallies
 
 
 def total(values: Floats, index: Indices, count: int) -> Floats:
