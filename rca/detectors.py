@@ -28,7 +28,8 @@ class View:
     """One signal as a detector sees it, rows being the entities that it is judged on.
 
     `values` (n, T) and `before` (n, B) are masked to the phases that count; `others` holds further signals of the
-    condition by name, on the same rows; `bits` the meaning of a bit mask; times are in seconds."""
+    condition by name, on the same rows; `bits` the meaning of a bit mask; times are in seconds.
+    """
 
     values: Floats
     before: Floats | None

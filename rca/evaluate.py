@@ -29,7 +29,7 @@ from rca.detectors import (
     named,
     number,
 )
-from rca.library import PHASES, Library, Override, Rule, seconds
+from rca.library import BUSY, PHASES, Library, Override, Rule, seconds
 from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
 from rca.relations import Joins, gather, tally
@@ -39,6 +39,8 @@ HARDWARE = ("physical", "resource")
 """Layers whose root rules hold whatever the job is doing, unless they say otherwise."""
 ANY_PHASE = ("any",)
 TRAINING = "train"
+IDLE = 5.0
+"""A GPU of which the driver reports less than this, in percent, runs nothing."""
 """The phase in which a baseline is taken."""
 RECENT = 240.0
 """A finding is active while it held within so many seconds; the same for every rule, so that a chain ends together."""
@@ -95,9 +97,15 @@ class Look:
         return 0 if table is None else len(table)
 
     def told(self, job: int) -> bool:
-        """Say whether a job (row) tells of its phase."""
-        phases = self._phases.get("window")
-        return phases is not None and bool(np.isfinite(phases[job]).any())
+        """Say whether a job (row) tells of its phase, or is known to do nothing as its GPUs are idle."""
+        phases, used = self._phases.get("window"), self.snapshot.measurements.get(BUSY)
+        if phases is not None and bool(np.isfinite(phases[job]).any()):
+            return True
+        align = None if used is None else self.joins.align("job", self.library.signals[BUSY].entity)
+        if used is None or align is None or align.way != "finer":
+            return False
+        values = used.window[align.rows == job]
+        return bool(np.isfinite(values).any() and np.nanmax(values) < IDLE)
 
     def inside(self, kind: str, jobs: Sequence[int]) -> NDArray[np.bool_]:
         """Say which entities of a kind belong to these jobs (rows), by their job or by a rank that runs on them."""

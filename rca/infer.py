@@ -157,8 +157,8 @@ class Contest:
     def rest(self, number: int, covered: Covered) -> float:
         """Return the log score of an unknown cause for what a candidate explains.
 
-        It pays one prior, spread over the entities that could be as ill as those found; rules that could explain the same and cannot be
-        checked there make it likelier.
+        It pays one prior, spread over the entities that could be as ill as those found; rules that could explain the
+        same and cannot be checked there make it likelier.
         """
         candidate = self.candidates[number]
         hubs = [hub for hub in candidate.hubs if _fits(hub) and len(hub.true)]
@@ -281,9 +281,11 @@ class Contest:
         return list(posts.values())
 
     def _alone(self, number: int, candidate: Candidate, covered: Covered) -> Standing:
-        """Weigh a candidate that shares nothing with a chosen one against unknown, or against being nothing."""
-        alternative = self.rest(number, covered) if self._direct[number] else 0.0
-        return Standing(candidate, _softmax([self.gain(number, covered), alternative])[0], False, None)
+        """Weigh a candidate that shares nothing with a chosen one against those that explain the same, and against
+        unknown, or being nothing."""
+        others = [self.gain(rival, covered) for rival in self._rivals(number)]
+        others.append(self.rest(number, covered) if self._direct[number] else 0.0)
+        return Standing(candidate, _softmax([self.gain(number, covered), *others])[0], False, None)
 
     def unexplained(self, chosen: Sequence[int]) -> dict[str, Indices]:
         """Return the findings of symptoms that no chosen cause explains."""

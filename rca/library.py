@@ -17,6 +17,8 @@ from rca.model import Duration, Layer, Share, Snapshot, Symptom, Window, seconds
 Role = Literal["root", "symptom"]
 PHASES = "rank_state"
 """The signal that says what a job is doing; every rule is masked by it."""
+BUSY = "gpu_utilisation"
+"""The signal that says whether a GPU does anything at all."""
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -171,12 +173,12 @@ class Rule(Written, frozen=True, kw_only=True):
     that this rule starts. `leak` is how often the condition holds on one healthy entity. `symptom` marks a job-level
     rule that puts its job into a symptom class, `onset` the class where the finding clearly began inside the window.
     `phases` names what the job must be doing (`any`: whatever); by default root rules of the physical and resource
-    layers hold in any phase and all others while training. `narrow` names the one finer entity that fulfils it instead of this
-    one, where exactly one does; `widen` names the coarser kind that is ill where three quarters of its members, two at
-    least, fulfil the rule together, or where several would bring about the very same. `only` leaves the rule to entities whose labels match (regular expressions).
-    `measure` is the signal whose deviation is the size of the finding (default: that of the first condition).
-    `confused_with` lists the ids that look alike; `source` says where thresholds come
-    from.
+    layers hold in any phase and all others while training. `narrow` names the one finer entity that fulfils it instead
+    of this one, where exactly one does; `widen` names the coarser kind that is ill where three quarters of its members,
+    two at least, fulfil the rule together, or where several would bring about the very same. `only` leaves the rule to
+    entities whose labels match (regular expressions). `measure` is the signal whose deviation is the size of the
+    finding (default: that of the first condition). `confused_with` lists the ids that look alike; `source` says where
+    thresholds come from.
     """
 
     id: str

@@ -29,12 +29,12 @@ def significant(value: float) -> str:
 def whole(value: float) -> str:
     """Write a whole number, with a decimal only where the number is small and has one.
 
-    >>> whole(92.04), whole(1200.0), whole(1.25), whole(0.04)
-    ('92', '1,200', '1.2', '0.04')
+    >>> whole(92.04), whole(1200.0), whole(1.25), whole(0.04), whole(-0.0)
+    ('92', '1,200', '1.2', '0.04', '0')
     """
     size = abs(value)
     if size >= 10 or value == round(value):
-        return f"{value:,.0f}"
+        return f"{value + 0.0:,.0f}"  # 0.0 takes the sign off a zero
     return f"{value:.1f}" if size >= 1 else f"{value:.2g}"
 
 

@@ -470,3 +470,30 @@ def test_a_node_that_two_jobs_share_belongs_to_both(library: Library) -> None:
     job.signals["node_disk_read_latency"][1, : job.past] = 0.0005
     report = diagnose(library, job.snapshot(library), ["j"])
     assert first(report) == ("slow_local_disk", {"node": "node-01"})
+
+
+def test_a_busy_job_that_nothing_times_is_not_called_healthy(library: Library) -> None:
+    job = Job()
+    for name in [name for name in job.signals if name.startswith("rank_")]:
+        del job.signals[name]
+    report = diagnose(library, job.snapshot(library))
+    assert (report.status, report.causes) == ("inconclusive", [])
+    assert any("no series tells whether it is slow" in warning for warning in report.warnings)
+    job.signals["gpu_utilisation"][:] = 0.0
+    report = diagnose(library, job.snapshot(library))
+    assert report.status == "healthy"
+    assert not any("no series tells whether it is slow" in warning for warning in report.warnings)
+
+
+def test_causes_of_one_finding_share_what_is_sure_of_it(library: Library) -> None:
+    """Two rules that say the same of the same GPU, on a job that is not slow."""
+    first = library.rules["gpu_thermal_throttling"]
+    twin = msgspec.structs.replace(first, id="twin")
+    library = msgspec.structs.replace(library, rules={**library.rules, twin.id: twin})
+    job = Job()
+    heat(job, 10, work=1.0)
+    job.signals["gpu_utilisation"][10, job.past + 10 :] = 50.0
+    report = diagnose(library, job.snapshot(library))
+    shares = [probability(report, rule) for rule in (first.id, twin.id)]
+    assert shares[0] == shares[1] > 0.0
+    assert sum(shares) <= 1.0

@@ -169,11 +169,12 @@ class Fault(Written, frozen=True, kw_only=True):
     On ports: `port_rate` bytes a second, `symbol_errors` and `link_recoveries` a second, `flaps` (moments without a
     link) a second, `port_lanes` of its own PCIe link.
     On nodes: `cpu_taken` share of the CPU time, `cpu_clock` share of the CPU's frequency, `launch_delay` by what share
-    launching takes longer with every counter normal, `memory_taken` share of the memory, `disk_bandwidth` bytes a second. On exports: `mount_latency` seconds.
-    On ranks: `read_bytes` a step (0: from the page cache). On replicas (or the replica of a rank): `tokens` factor of
-    its batch. On stages, replicas or ranks: `work` factor. On ranks: `gc_pause`, seconds of a collection. On jobs: `sequence_spread`, the sigma of the logarithm of
-    each replica's work in each step, `congestion`, the factor of all transfers between nodes, `sockets` (TCP instead of RDMA), and `saving`, the factor of
-    a checkpoint's time.
+    launching takes longer with every counter normal, `memory_taken` share of the memory, `disk_bandwidth` bytes a
+    second. On exports: `mount_latency` seconds.
+    On ranks: `read_bytes` a step (0: from the page cache), `gc_pause` seconds of a collection. On replicas (or the
+    replica of a rank): `tokens` factor of its batch. On stages, replicas or ranks: `work` factor.
+    On jobs: `sequence_spread`, the sigma of the logarithm of each replica's work in each step, `congestion`, the factor
+    of all transfers between nodes, `sockets` (TCP instead of RDMA), and `saving`, the factor of a checkpoint's time.
 
     What stops a job: ranks that are `stuck` on their host or whose process is `gone`, nodes that are `down`, GPUs that
     fell off the bus (`lost`) or whose driver hangs (`frozen`), ports that left their link (`port_down`).

@@ -120,8 +120,10 @@ def _targets(seen: Seen, window: Window) -> Iterator[Target]:
 
 
 def _collected(interval: float, times: Floats, told: Ints) -> float:
-    """Return the usual seconds between scrapes that brought news, in halves of an interval; NaN where it cannot be told: too few scrapes, or
-    series that carry timestamps of their own."""
+    """Return the usual seconds between scrapes that brought news, in halves of an interval.
+
+    NaN where it cannot be told: too few scrapes, or series that carry timestamps of their own.
+    """
     known = told[1:][told[1:] >= 0]
     news = int(known.sum())
     if len(known) < FEWEST or news < 2 or float(np.ptp(times)) < 0.7 * interval * (len(times) - 1):
