@@ -8,9 +8,10 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALLED = $(VENV)/.installed
 PYTEST_ARGS ?= -n 2 --dist loadfile
 BENCH_ARGS ?=
+SOAK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup servers test static check bench bench-accuracy docs format lock clean
+.PHONY: help demo setup servers test static check bench bench-accuracy soak docs format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{ printf "  make %-16s%s\n", $$1, $$2 }'
@@ -50,6 +51,9 @@ bench: setup servers  ## run the benchmarks of speed and print their figures
 
 bench-accuracy: setup  ## measure how often the diagnosis is right; half an hour on two cores
 	@$(BIN)/python benchmarks/bench_accuracy.py $(BENCH_ARGS)
+
+soak: setup servers  ## kill, flood, cut off and outlive the server for an hour
+	@$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)
 
 docs: setup  ## write the pages that follow from the rules, and paste what the program prints
 	@$(BIN)/python -m docs.generate

@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     add("--only", action="append", default=[], metavar="SCENARIO", help="this one; may be repeated")
     add("--without", action="append", default=[], choices=["train", "dcgm-extra", "node"],
         help="leave an exporter out (dcgm-extra: all but dcgm-exporter's default fields); may be repeated")  # fmt: skip
+    add("--onset", type=float, metavar="MINUTES", help="diagnose so long after the last fault began")
     add("--healthy-hours", type=int, metavar="N", help="look at healthy scenarios for N hours instead")
     add("--processes", type=int, default=os.cpu_count(), metavar="N", help="how many at once  [all cores]")
     add("--json", type=Path, metavar="FILE", help="write every outcome")
@@ -56,7 +57,7 @@ def plays(given: argparse.Namespace) -> list[Play]:
     """Return all that is to be run, seed by seed; what scores is run under all noises, what is tuned on as written."""
     telemetry = tuple(given.without) or ("full",)
     return [
-        Play(path, number, noise, telemetry)
+        Play(path, number, noise, telemetry, given.onset)
         for number in range(1, (QUICK if given.quick else given.seeds) + 1)
         for path in files(given.only)
         for noise in (NOISES if number % 2 and not given.quick else NOISES[:1])

@@ -60,7 +60,7 @@ class Shape:
         return f"node-{self.nodes * 2 // 3:02d}", "1"
 
 
-def make(shape: Shape) -> World:
+def make(shape: Shape, duration: str = "15m", fault: str = "5m", end: float | None = None) -> World:
     """Simulate a quarter of an hour in which a fan fails beside one GPU after five minutes."""
     node, gpu = shape.ill
     job = Job(
@@ -71,11 +71,12 @@ def make(shape: Shape) -> World:
         Scenario(
             summary="A fan fails on one GPU of many",
             seed=7,
-            duration="15m",
+            duration=duration,
             cluster=Cluster(nodes=shape.nodes),
             job=job,
-            faults=(Fault(at="5m", cooling=5.1, on=Where(node=node, gpu=int(gpu))),),
-        )
+            faults=(Fault(at=fault, cooling=5.1, on=Where(node=node, gpu=int(gpu))),),
+        ),
+        end,
     )
 
 

@@ -49,12 +49,14 @@ DCGM_DEFAULT = frozenset(
 
 
 class Play(NamedTuple):
-    """What to run: a file in a form, its seed and noise, and how it is watched."""
+    """What to run: a file in a form, its seed and noise, how it is watched, and how many minutes after its last fault
+    began (None: when the file ends)."""
 
     path: Path
     number: int
     noise: Noise
     telemetry: tuple[Telemetry, ...]
+    onset: float | None = None
 
     @property
     def form(self) -> Literal["strong", "mild"]:
@@ -121,7 +123,14 @@ def staged(play: Play) -> Scenario:
     scenario = written_in(play.path)
     scenario = structs.replace(scenario, seed=scenario.seed + 1000 * play.number)
     scenario = scenario.milder() if play.number % 2 else scenario
+    scenario = scenario if play.onset is None else ending(scenario, play.onset)
     return noisier(scenario) if play.noise == "noisy" else scenario
+
+
+def ending(scenario: Scenario, minutes: float) -> Scenario:
+    """Return a scenario that ends so many minutes after its last fault began; one without a beginning stays."""
+    began = max((seconds(fault.at) for fault in scenario.faults), default=0.0)
+    return structs.replace(scenario, duration=f"{round(began + 60.0 * minutes)}s") if began else scenario
 
 
 def noisier(scenario: Scenario) -> Scenario:

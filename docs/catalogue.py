@@ -64,7 +64,8 @@ def _further(signal: Signal) -> Iterator[str]:
         yield f"Bits from 0 up: {', '.join(f'`{bit}`' for bit in signal.bits)}."
     if signal.codes is not None:
         values = ", ".join(f"{number} `{value}`" for number, value in enumerate(signal.codes.values))
-        yield f"Label `{signal.codes.label}` becomes a number: {values}."
+        numbers = f"becomes a number: {values}" if values else "is the value, compared as text"
+        yield f"Label `{signal.codes.label}` {numbers}."
     if signal.fallback is not None:
         values = ", ".join(f"`{_cell(pattern)}` {value:g}" for pattern, value in signal.fallback.values.items())
         yield f"Where no query yields it, by {signal.fallback.label}: {values}."

@@ -138,6 +138,11 @@ class Words:
                 peers = f", and on fewer than half of its peers (same {listed(leaf.peers)})" if leaf.peers else ""
                 bits = listed([f"`{bit}`" for bit in leaf.bits], "or")
                 return f"has {bits} set{peers}", {"bits", "peers"}
+            case detectors.Unlike():
+                return f"differs from what {share(leaf.agree)} of its peers (same {listed(leaf.peers)}) agree on", {
+                    "peers",
+                    "agree",
+                }
             case detectors.OneOf():
                 codes = listed([f"{code:g}" for code in leaf.codes], "or")
                 return f"shows a code that is new in the window: {codes}", {"codes"}
@@ -151,7 +156,9 @@ class Words:
                 return f"has grown by at least {self._amount(leaf, leaf.by)} since the window began", {"by"}
             case detectors.Stalled():
                 times = f"{leaf.factor:g} times its own usual time between moves"
-                return f"has not moved for {duration(leaf.least)} and for {times}", {"least", "factor"}
+                never = f"was not seen to move for {duration(leaf.unmoved)}"
+                moved = f"has not moved for {duration(leaf.least)} and for {times}, or {never}"
+                return moved, {"least", "factor", "unmoved"}
             case detectors.NotFalling():
                 return f"does not fall: its slope is above zero by {leaf.sigma:g} standard errors", {"sigma"}
             case detectors.Drifting():

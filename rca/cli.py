@@ -99,7 +99,7 @@ def _looks(function: Callable[..., R]) -> Callable[..., R]:
         with _untidy():
             from rca.inputs import Inputs  # noqa: PLC0415 - heavy
 
-            given = {field.name: values.pop(field.name) for field in fields(Inputs)}
+            given = {field.name: values.pop(field.name) for field in fields(Inputs) if field.name in values}
             return function(Inputs(**given), **values)
 
     for option in reversed(_INPUTS):
@@ -164,18 +164,107 @@ def record(given: "Inputs", to: Path) -> None:
 
 @rca.command(short_help="Write a made-up cluster as OpenMetrics.")
 @click.argument("scenario", type=_FILE, metavar="FILE")
-@click.option("--to", default="-", metavar="FILE", help="Where to write it; - is stdout  [-]")
+@click.option("--to", metavar="FILE", help="Where to write it; - is stdout  [-]")
 @click.option("--at", metavar="TIME", help="When it ends: now, -2h or RFC 3339  [as it says itself]")
+@click.option("--listen", metavar="HOST:PORT", help="Let it happen now, at /metrics there.")
 @_DEBUG
-def simulate(scenario: Path, to: str, at: str | None) -> None:
-    """Write a made-up cluster as OpenMetrics, for `promtool tsdb create-blocks-from openmetrics`."""
+def simulate(scenario: Path, to: str | None, at: str | None, listen: str | None) -> None:
+    """Write a made-up cluster as OpenMetrics, for `promtool tsdb create-blocks-from openmetrics`.
+
+    With --listen it happens now, for a Prometheus that scrapes it (with honor_labels): its first fault begins in a
+    minute, unless --at says when the scenario ends, and when it is over it begins again. --to then takes what lies in
+    the past already.
+    """
     from rca import commands  # noqa: PLC0415 - heavy
 
     now = float(int(time.time()))  # noqa: TID251 - what `now` means is asked at the edge, and nowhere else
     end = commands.parse_time("--at", at, now) if at else None
+    if listen is not None:
+        from rca import service  # noqa: PLC0415 - heavy
+
+        service.simulate(scenario, to, end, listen)
+        return
     with terminal.progress() as step:
-        written = commands.simulate(scenario, to, end, step)
+        written = commands.simulate(scenario, to or "-", end, step)
     terminal.say(written)
+
+
+def _shard(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, int]:
+    """Read which part of the jobs is ours, as 2/5."""
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise click.BadParameter(f"{text!r} is no part of the jobs, write for example 2/5")
+    return int(number), int(of)
+
+
+_SERVICE = (
+    click.option("--prometheus", metavar="URL", help="Watch this server, or one that speaks its API."),
+    click.option("--interval", metavar="DURATION", help="How often to look  [30s]"),
+    click.option("--window", metavar="DURATION", help="How far a look reaches back  [15m]"),
+    click.option("--baseline", metavar="DURATION", help="How much before the window counts as usual  [1h]"),
+    click.option("--topology", type=_FILE, metavar="FILE", help="Which rack and switches each node hangs on (YAML)."),
+    click.option(
+        "--alertmanager", "alertmanagers", metavar="URL", multiple=True, help="Send alerts there; repeatable."
+    ),
+    click.option("--store", metavar="URL", help="Where incidents are kept  [sqlite:///rca.db]"),
+    click.option(
+        "--shard", callback=_shard, default="1/1", metavar="N/OF", help="Which part of the jobs is ours  [1/1]"
+    ),
+    *_RULES,
+)
+
+
+def _serves(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a long-lived command its options: `Inputs`, which hold what else is a setting, and the shard."""
+
+    @wraps(function)
+    def call(**values: Any) -> R:  # noqa: ANN401 - click hands over whatever the options hold
+        from rca.inputs import Inputs  # noqa: PLC0415 - heavy
+
+        known = {field.name for field in fields(Inputs)}
+        more = {name: values.pop(name) for name in ("interval", "alertmanagers", "store", "listen") if name in values}
+        given = {name: values.pop(name) for name in list(values) if name in known}
+        return function(Inputs(**given, more={name: value for name, value in more.items() if value}), **values)
+
+    for option in reversed(_SERVICE):
+        call = option(call)
+    return call
+
+
+@rca.command(short_help="Look on a schedule, keep incidents, send alerts.")
+@_serves
+@click.option("--once", is_flag=True, help="Look once and end, for cron.")
+@_DEBUG
+def watch(given: "Inputs", shard: tuple[int, int], once: bool) -> None:
+    """Look at all jobs on a schedule, keep incidents, and send alerts that carry the root cause.
+
+    A look in health costs little; where something is wrong, and every few minutes, all is read. SIGHUP reads settings
+    and rules again, SIGTERM ends it; incidents go on where they were when it starts again.
+
+    \b
+      rca watch --prometheus http://prometheus:9090 --alertmanager http://alertmanager:9093
+    """
+    from rca import service  # noqa: PLC0415 - heavy
+
+    service.watch(given, shard, once=once)
+
+
+@rca.command(short_help="Answer Alertmanager and people over HTTP.")
+@_serves
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen  [127.0.0.1:9797]")
+@click.option("--watch", "scheduled", is_flag=True, help="Also look on a schedule, as `rca watch` does.")
+@_DEBUG
+def serve(given: "Inputs", shard: tuple[int, int], scheduled: bool) -> None:
+    """Take Alertmanager's alerts, look into them, keep incidents, and send alerts that carry the root cause.
+
+    Without --watch it looks at nothing of its own accord, and follows what alerts have brought about to its end.
+
+    \b
+      rca serve --watch --prometheus http://prometheus:9090 --alertmanager http://alertmanager:9093
+    """
+    from rca import service  # noqa: PLC0415 - heavy
+
+    service.serve(given, shard, follow=not scheduled)
 
 
 @rca.command(short_help="Check rules and the graph they form.")

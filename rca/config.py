@@ -58,6 +58,51 @@ class Server(Written, frozen=True, kw_only=True):
         return f"Server(url={without_password(self.url)!r}, headers={sorted(self.headers)})"
 
 
+class Keeping(Written, frozen=True, kw_only=True):
+    """How patient incidents are, and how long reports are kept.
+
+    A cause that reports are sure of opens an incident after `for`, as rules have waited before; the incident closes
+    when reports have denied it for `keep_firing_for`. `url` is where people find the pages, for links.
+    """
+
+    hold: Duration = msgspec.field(name="for", default="1m")
+    keep_firing_for: Duration = "5m"
+    retention: Duration = "72h"
+    sweep: Duration = "5m"
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        if self.url:
+            check_url(self.url)
+
+
+class Serving(Written, frozen=True, kw_only=True):
+    """Who may ask our own server, and how much.
+
+    With a token or a user set, all but the health checks asks for one of them. `cert_file` and `key_file` turn on TLS.
+    `max_body` is in bytes, `max_waiting` in alerts that nobody has looked into yet, `max_diagnoses` are those on demand
+    at once, `max_rate` counts requests a second of one address.
+    """
+
+    token_file: str = ""
+    username: str = ""
+    password_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    max_body: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 10 << 20
+    max_waiting: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 10_000
+    max_diagnoses: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
+    max_rate: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 500
+
+    def __post_init__(self) -> None:
+        if bool(self.username) != bool(self.password_file):
+            raise ValueError("'username' and 'password_file' belong together, write both or neither")
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("'cert_file' and 'key_file' belong together, write both or neither")
+        if ":" in self.username:
+            raise ValueError("'username' holds a colon, which basic authentication cannot send, write another")
+
+
 class Settings(Written, frozen=True, kw_only=True):
     """Everything that a deployment may set; every key is optional.
 
@@ -79,6 +124,8 @@ class Settings(Written, frozen=True, kw_only=True):
     alertmanagers: tuple[str, ...] = ()
     listen: str = "127.0.0.1:9797"
     store: str = "sqlite:///rca.db"
+    serve: Serving = Serving()
+    incidents: Keeping = Keeping()
 
     def __post_init__(self) -> None:
         for url in self.alertmanagers:
@@ -159,18 +206,20 @@ def from_file(path: Path) -> Settings:
         raise ProblemsError(reading.problems)
     folder, settings = path.parent, reading.value
     files = {name: str(folder / text) for name, text in _paths(settings.prometheus)}
+    own = {name: str(folder / text) for name, text in _paths(settings.serve)}
     rules = {name: str(folder / text) for name, text in _paths(settings)}
     return msgspec.structs.replace(
         settings,
         prometheus=msgspec.structs.replace(settings.prometheus, **files),
+        serve=msgspec.structs.replace(settings.serve, **own),
         rules_extra=tuple(str(folder / text) for text in settings.rules_extra),
         **rules,
     )
 
 
-def _paths(struct: Server | Settings) -> Iterator[tuple[str, str]]:
+def _paths(struct: Server | Serving | Settings) -> Iterator[tuple[str, str]]:
     """Yield the fields of a struct that hold a path, where one is set."""
-    for name in ("bearer_token_file", "password_file", "ca_file", "cert_file", "key_file", "topology", "rules"):
+    for name in (*(name for name in struct.__struct_fields__ if name.endswith("_file")), "topology", "rules"):
         if getattr(struct, name, ""):
             yield name, getattr(struct, name)
 
@@ -178,8 +227,11 @@ def _paths(struct: Server | Settings) -> Iterator[tuple[str, str]]:
 def keys() -> tuple[str, ...]:
     """Return the dotted keys that the environment and flags may set: all but tables, which belong into the file."""
     inner = [f"prometheus.{name}" for name in Server.__struct_fields__]
+    inner += [f"serve.{name}" for name in Serving.__struct_fields__]
     outer = [
-        name for name in Settings.__struct_fields__ if name not in {"prometheus", "labels", "signals", "overrides"}
+        name
+        for name in Settings.__struct_fields__
+        if name not in {"prometheus", "labels", "signals", "overrides", "incidents", "serve"}
     ]
     return (*inner, *outer)
 

@@ -6,6 +6,7 @@ sign flipped. Unknown is what a missing sample gives, and never turns into eithe
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Union
 
 import msgspec
@@ -13,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rca.model import Duration, Floats, seconds
-from rca.peers import MAD_TO_SIGMA, Cohort, Fit, Indices, at, fit, grouped_medians, sorted_medians, visible
-from rca.rows import carried, centred, clipped, latched, line, quantile
+from rca.peers import MAD_TO_SIGMA, Cohort, Fit, Indices, at, commonest, fit, grouped_medians, sorted_medians, visible
+from rca.rows import Past, carried, centred, clipped, latched, line, past, prolonged, recurring, settled, standing
 
 Number = float | str
 Reduce = Literal["max", "min", "mean", "median", "count"]
 States = NDArray[np.int8]
 MIN_BASELINE = 10
-IQR_TO_SIGMA = 1.349
+FEWEST_ALIKE = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,8 @@ class View:
     """One signal as a detector sees it, rows being the entities that it is judged on.
 
     `values` (n, T) and `before` (n, B) are masked to the phases that count; `others` holds further signals of the
-    condition by name, on the same rows; `bits` the meaning of a bit mask; times are in seconds.
+    condition by name, on the same rows; `bits` the meaning of a bit mask; times are in seconds. `since` (n,) is how
+    many columns of `before` belong to the incident, where that began before the window.
     """
 
     values: Floats
@@ -38,7 +40,20 @@ class View:
     cohort: Cohort | None = None
     others: Mapping[str, Floats] = field(default_factory=dict)
     bits: tuple[str, ...] = ()
+    since: Indices | None = None
     fits: dict[str | None, tuple[Floats, Fit]] = field(default_factory=dict)
+
+    def incident(self) -> tuple[Floats, Indices]:
+        """Return the samples (n, L + T) since the incident or the window began, and the column (n, 1) where that is."""
+        if self.since is None or self.before is None:
+            return self.values, np.zeros((len(self.values), 1), dtype=np.int64)
+        return prolonged(self.values, self.before, self.since)
+
+    @cached_property
+    def past(self) -> Past:
+        """What the entity itself read before the window."""
+        assert self.before is not None
+        return past(self.before)
 
     def among_peers(self, load: str | None) -> tuple[Floats, Fit]:
         """Return the values that count under this load, and the fit of their peers; each is worked out once."""
@@ -142,10 +157,15 @@ class BelowPeers(Detector, frozen=True, kw_only=True, tag="below_peers"):
 
 
 class AboveBaseline(Detector, frozen=True, kw_only=True, tag="above_baseline"):
-    """Above the entity's own median before the window by `z` robust deviations and by the margin `by`."""
+    """Above the entity's own median before the window by `z` robust deviations and by the margin `by`.
+
+    With `beyond`, by `z` deviations above what it showed for that share of the time before too: what comes and goes is
+    no onset. What was so without a break until the window began does not count as shown before.
+    """
 
     by: Number
     z: float = 4.0
+    beyond: Number | None = None
 
     def score(self, view: View) -> Score:
         """Compare with the entity's own past; fewer than ten samples there say nothing."""
@@ -157,6 +177,7 @@ class BelowBaseline(Detector, frozen=True, kw_only=True, tag="below_baseline"):
 
     by: Number
     z: float = 4.0
+    beyond: Number | None = None
 
     def score(self, view: View) -> Score:
         """Compare with the entity's own past; fewer than ten samples there say nothing."""
@@ -164,17 +185,18 @@ class BelowBaseline(Detector, frozen=True, kw_only=True, tag="below_baseline"):
 
 
 class Rising(Detector, frozen=True, kw_only=True, tag="rising"):
-    """A counter that has grown by at least `by` since the window began, resets apart."""
+    """A counter that has grown by at least `by` since the window began, or the incident, resets apart."""
 
     by: Number = 1.0
 
     def score(self, view: View) -> Score:
-        """Sum the growth since the first sample of the window."""
-        filled = carried(view.values)
+        """Sum the growth since the first sample that counts."""
+        width = view.values.shape[1]
+        filled = carried(view.incident()[0])
         growth = np.diff(filled, axis=1, prepend=filled[:, :1])
-        total = np.cumsum(np.where(growth > 0, growth, 0.0), axis=1)
+        total = np.cumsum(np.where(growth > 0, growth, 0.0), axis=1)[:, -width:]
         wanted = view.number(self.by)
-        return _constant(states(total >= wanted, ~np.isnan(filled)), 0.0)
+        return _constant(states(total >= wanted, ~np.isnan(filled[:, -width:])), 0.0)
 
 
 class Set(Detector, frozen=True, kw_only=True, tag="set"):
@@ -199,7 +221,7 @@ class Set(Detector, frozen=True, kw_only=True, tag="set"):
 
 
 class OneOf(Detector, frozen=True, kw_only=True, tag="one_of"):
-    """A code of this list that is new in the window: the value changed to it, or its series began.
+    """A code of this list that is new in the window, or the incident: the value changed to it, or its series began.
 
     It holds from then on, as the codes that follow are often echoes.
     """
@@ -208,47 +230,58 @@ class OneOf(Detector, frozen=True, kw_only=True, tag="one_of"):
 
     def score(self, view: View) -> Score:
         """Ignore a code that stood there from the first sample on: a sticky gauge tells of the past."""
-        known = ~np.isnan(view.values)
-        listed = np.isin(view.values, np.asarray(self.codes))
-        filled = carried(view.values)
+        values, start = view.incident()
+        width, known = view.values.shape[1], ~np.isnan(values)
+        listed = np.isin(values, np.asarray(self.codes))
+        filled = carried(values)
         began = known & ~np.concatenate([np.zeros((len(known), 1), bool), np.cumsum(known, axis=1)[:, :-1] > 0], axis=1)
         column = np.arange(known.shape[1])
-        late = np.logical_and(began, column > max(2, 2 * view.interval / view.step))
+        late = np.logical_and(began, column > start + max(2, 2 * view.interval / view.step))
         if view.before is not None:
-            late = late & np.isnan(view.before).all(axis=1, keepdims=True)
+            older = np.arange(view.before.shape[1]) < view.before.shape[1] - (known.shape[1] - width - start)
+            late = late & ~(older & ~np.isnan(view.before)).any(axis=1, keepdims=True)
         changed = np.zeros(known.shape, dtype=bool)
-        changed[:, 1:] = known[:, 1:] & ~np.isnan(filled[:, :-1]) & (view.values[:, 1:] != filled[:, :-1])
+        changed[:, 1:] = known[:, 1:] & ~np.isnan(filled[:, :-1]) & (values[:, 1:] != filled[:, :-1])
         new = np.maximum.accumulate((changed | late) & listed, axis=1)
-        return _constant(states(new, known), 0.0)
+        return _constant(states(new, known)[:, -width:], 0.0)
+
+
+class Unlike(Detector, frozen=True, kw_only=True, tag="unlike"):
+    """Another value than the one on which a share of `agree` of its peers, and three at least, agree."""
+
+    peers: tuple[str, ...]
+    agree: Number = "80%"
+
+    def score(self, view: View) -> Score:
+        """Compare with the most frequent value of the cohort; where peers are divided nobody is unlike them."""
+        group = _cohort(view).group
+        values = carried(view.values)
+        usual, agreeing = commonest(values, group)
+        others = at(visible(values, group), group) - 1
+        known = ~np.isnan(view.values) & (others >= FEWEST_ALIKE)
+        many = at(agreeing, group) >= np.maximum(FEWEST_ALIKE, (number(self.agree) or 0.0) * others)
+        return Score(states((view.values != at(usual, group)) & many, known), usual, group)
 
 
 class Stalled(Detector, frozen=True, kw_only=True, tag="stalled"):
-    """A counter that has not moved for `least`, and for `factor` times its own usual time between moves."""
+    """A counter that has not moved for `least`, and for `factor` times its own usual time between moves.
+
+    One that is above zero, so that it has moved once, stands as well where it was never seen to move for `unmoved`.
+    """
 
     least: Duration = "5m"
     factor: float = 10.0
+    unmoved: Duration = "45m"
 
     def score(self, view: View) -> Score:
-        """Measure the time since the last move; a counter that was never seen to move is unknown.
+        """Measure the time since the last move; one that was not seen to move for less than `unmoved` is unknown.
 
-        Samples before the window count, and where there is no sample nothing is known: a series that ended is no
-        counter that stands.
+        Samples before the window count; a series that ended is no counter that stands.
         """
         width = view.values.shape[1]
         seen = view.values if view.before is None else np.concatenate([view.before, view.values], axis=1)
-        filled = carried(seen)
-        moved = np.zeros(filled.shape, bool)
-        moved[:, 1:] = filled[:, 1:] != filled[:, :-1]
-        moved[:, 1:] &= ~np.isnan(filled[:, :-1])
-        column = np.arange(filled.shape[1])
-        last = np.maximum.accumulate(np.where(moved, column, -1), axis=1)
-        first = np.where(moved.any(axis=1), moved.argmax(axis=1), 0)
-        growth = np.nanmax(np.where(np.isnan(filled), -np.inf, filled), axis=1, initial=-np.inf) - filled[:, 0]
-        span = (last[:, -1] - first) * view.step
-        usual = np.divide(span, growth, out=np.zeros(len(filled)), where=growth > 0)
-        limit = np.maximum(seconds(self.least), self.factor * usual)[:, None]
-        idle = (column - last) * view.step
-        return _constant(states(idle > limit, (last >= 0) & ~np.isnan(seen))[:, -width:], 0.0)
+        stands, known = standing(seen, view.step, self.factor, (seconds(self.least), seconds(self.unmoved)))
+        return _constant(states(stands, known)[:, -width:], 0.0)
 
 
 class NotFalling(Detector, frozen=True, kw_only=True, tag="not_falling"):
@@ -363,43 +396,10 @@ class Unless(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 Leaf = (
-    Above
-    | Below
-    | AbovePeers
-    | BelowPeers
-    | AboveBaseline
-    | BelowBaseline
-    | Rising
-    | Set
-    | OneOf
-    | Stalled
-    | NotFalling
-    | Drifting
-    | Missing
-    | Correlated
-    | Logged
-)
-Condition = Union[  # noqa: UP007 - msgspec resolves the forward references by this name
-    Above,
-    Below,
-    AbovePeers,
-    BelowPeers,
-    AboveBaseline,
-    BelowBaseline,
-    Rising,
-    Set,
-    OneOf,
-    Stalled,
-    NotFalling,
-    Drifting,
-    Missing,
-    Correlated,
-    Logged,
-    All,
-    Any,
-    Not,
-    Unless,
-]
+    Above | Below | AbovePeers | BelowPeers | AboveBaseline | BelowBaseline | Rising | Set | OneOf | Unlike
+    | Stalled | NotFalling | Drifting | Missing | Correlated | Logged
+)  # fmt: skip
+Condition = Union[Leaf, All, Any, Not, Unless]  # noqa: UP007 - msgspec resolves the forward references by this name
 
 
 def leaves(condition: Condition) -> Iterator[Leaf]:
@@ -480,14 +480,16 @@ def _against_baseline(view: View, detector: AboveBaseline | BelowBaseline, sense
     index = np.arange(rows)
     if view.before is None or view.before.shape[1] < MIN_BASELINE:
         return Score(np.zeros(view.values.shape, np.int8), np.full((rows, 1), np.nan), index, sense)
-    ordered = np.sort(view.before, axis=1)
-    count = (~np.isnan(ordered)).sum(axis=1)
-    usual = sorted_medians(ordered)[:, None]
-    low, high = (quantile(ordered, count, share) for share in (0.25, 0.75))
-    spread = np.maximum((high - low)[:, None] / IQR_TO_SIGMA, 0.005 * np.abs(usual))
+    by = view.number(detector.by)
+    usual, spread = settled(view.before, view.past, by if isinstance(by, float) else np.nan, sense)
+    spread = np.maximum(spread, 0.005 * np.abs(usual))
     gap = sense * (view.values - usual)
-    true = (gap > view.number(detector.by) * np.abs(usual)) & (gap > detector.z * spread)
-    known = ~np.isnan(view.values) & (count >= MIN_BASELINE)[:, None]
+    margin = np.maximum(by * np.abs(usual), detector.z * spread)
+    true = gap > margin
+    if detector.beyond is not None:
+        worst = recurring(view.before, usual + sense * margin, number(detector.beyond) or 0.0, sense)
+        true &= sense * (view.values - worst) > detector.z * spread
+    known = ~np.isnan(view.values) & (view.past.size >= MIN_BASELINE)[:, None]
     return Score(states(true, known), usual, index, sense)
 
 

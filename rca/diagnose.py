@@ -10,7 +10,7 @@ from rca.freshness import STALE, remarks, silence
 from rca.graph import Graph
 from rca.infer import infer
 from rca.library import Library, seconds
-from rca.model import Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
+from rca.model import History, Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
 from rca.peers import Indices
 from rca.plain import natural, stamp
 from rca.report import Writer
@@ -22,10 +22,10 @@ _SLOW = ("slow_onset", "slow_always")
 _ORDER: tuple[Symptom, ...] = ("crashed", "stalled", "numeric", "slow_onset", "slow_always", "none")
 
 
-def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> Report:
+def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = (), history: History | None = None) -> Report:
     """Rank what started the trouble of some jobs, or of all that the snapshot knows.
 
-    `jobs` that the snapshot does not know are ignored; the caller tells the user.
+    `history` says what was ill before: it is likelier to be ill again. `jobs` that the snapshot does not know are ignored; the caller tells the user.
     """
     ordered = canonical(library, snapshot)
     look = Look(library, completed(library, ordered))
@@ -33,7 +33,7 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = ()) -> 
     names = [] if table is None else [str(name) for name in table.columns["job"]]
     rows = [row for row, name in enumerate(names) if not jobs or name in jobs]
     graph = Graph(look, rows if jobs else None)
-    verdict = infer(graph, rows)
+    verdict = infer(graph, rows, history)
     writer = Writer(graph, verdict)
     causes = writer.causes()
     symptoms = writer.symptoms(rows)
@@ -74,7 +74,11 @@ def _judged(look: Look, jobs: Sequence[int]) -> bool:
 
 def _unseen(graph: Graph, jobs: Sequence[int]) -> list[int]:
     """Return the jobs (rows) of which no symptom of slowness could be judged, though they may be training."""
-    slow = [one for one in graph.judged.values() if one.rule.entity == "job" and one.rule.symptom in _SLOW]
+    slow = [
+        one
+        for one in graph.judged.values()
+        if one.rule.entity == "job" and one.rule.symptom in _SLOW and not one.rule.instead_of
+    ]
     return [job for job in jobs if slow and not any(one.state[job] for one in slow) and not graph.look.told(job)]
 
 

@@ -24,6 +24,7 @@ from rca.detectors import (
     Set,
     States,
     Unless,
+    Unlike,
     View,
     leaves,
     named,
@@ -33,7 +34,7 @@ from rca.library import BUSY, PHASES, Library, Override, Rule, seconds
 from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
 from rca.relations import Joins, gather, tally
-from rca.rows import carried
+from rca.rows import HELD, carried, eroded, hold
 
 HARDWARE = ("physical", "resource")
 """Layers whose root rules hold whatever the job is doing, unless they say otherwise."""
@@ -42,10 +43,12 @@ TRAINING = "train"
 IDLE = 5.0
 """A GPU of which the driver reports less than this, in percent, runs nothing."""
 """The phase in which a baseline is taken."""
+PROGRESS = "job_steps"
+"""The signal that says whether a job gets on; what has stood still since before the window is looked at from there."""
+LEAD = 300.0
+"""So many seconds before a job's last step may lie what has stopped it."""
 RECENT = 240.0
 """A finding is active while it held within so many seconds; the same for every rule, so that a chain ends together."""
-HELD = 0.8
-"""Share of the known samples of `for` in which a condition must be true: one odd sample does not end a fault."""
 
 
 class Reading(NamedTuple):
@@ -90,6 +93,7 @@ class Look:
         states = library.signals[PHASES].codes if PHASES in library.signals else None
         self._codes = (TRAINING,) if states is None else states.values
         self._phases = _phases(self)
+        self._stood = _stood(snapshot)
 
     def size(self, kind: str) -> int:
         """Return how many entities of a kind there are."""
@@ -129,7 +133,18 @@ class Look:
     def _judged(self, rule: Rule) -> Judgement:
         state = np.broadcast_to(self.states(rule.when, rule.entity), (self.size(rule.entity), len(self.snapshot.times)))
         length, recent = (round(time / self.snapshot.step) for time in (seconds(rule.hold), RECENT))
-        return Judgement(rule, *_hold(self._in_phase(state, rule), length, max(recent, 2)))
+        found, first, last = hold(self._in_phase(state, rule), length, max(recent, 2))
+        return Judgement(rule, np.where(self._excluded(rule, length), -1, found).astype(np.int8), first, last)
+
+    def _excluded(self, rule: Rule, columns: int) -> NDArray[np.bool_]:
+        """Say which rows are known by now to be something else: a finding does not outlive that."""
+        excluded = np.zeros(self.size(rule.entity), dtype=bool)
+        for part in rule.when.of if isinstance(rule.when, All) else ():
+            if isinstance(part, Unless):
+                lately = self.states(part.of, rule.entity)[:, -columns:]
+                true = np.count_nonzero(lately == 1, axis=1)
+                excluded |= (true > 0) & (true >= HELD * np.count_nonzero(lately, axis=1))
+        return excluded
 
     def _only(self, judgement: Judgement) -> Judgement:
         """Leave a rule to the entities that its `only` names."""
@@ -232,6 +247,7 @@ class Look:
             cohort=self._cohort(leaf, on),
             others={name: value for name, value in {**others, **loads}.items() if value is not None},
             bits=self.library.signals[leaf.signal].bits,
+            since=self._since(on),
         )
 
     def values(self, signal: str, kind: str) -> Floats | None:
@@ -244,10 +260,17 @@ class Look:
         return None if rows is None else np.where((alignment.rows >= 0)[:, None], rows, np.nan)
 
     def _cohort(self, leaf: Leaf, on: str) -> Cohort | None:
-        if not isinstance(leaf, AbovePeers | BelowPeers | Missing | Correlated | Set) or not leaf.peers:
+        if not isinstance(leaf, AbovePeers | BelowPeers | Missing | Correlated | Set | Unlike) or not leaf.peers:
             return None
         groups = self.joins.groups
         return Cohort(groups(on, leaf.peers), groups(on, ("job",)), groups(on, ("job", "dp")))
+
+    def _since(self, on: str) -> Indices | None:
+        """Return how many columns before the window belong to the incident of each row's job; None where none do."""
+        job = None if self._stood is None or not self._stood.any() else self.joins.align(on, "job")
+        if self._stood is None or job is None or job.way != "coarser":
+            return None
+        return np.where(job.rows >= 0, self._stood[np.maximum(job.rows, 0)], 0)
 
     def _in_phase(self, state: States, rule: Rule) -> States:
         """Make unknown what happened while the job was doing something else."""
@@ -263,7 +286,7 @@ class Look:
         ]
         smear = round(max((one.smoothing for one in measured), default=0.0) / self.snapshot.step)
         wanted = [self._codes.index(phase) for phase in names if phase in self._codes]
-        fits = _eroded(np.isin(phases, wanted) | np.isnan(phases), smear)
+        fits = eroded(np.isin(phases, wanted) | np.isnan(phases), smear)
         if fits.all():
             return state
         rows = np.where((job.rows >= 0)[:, None], fits[np.maximum(job.rows, 0)], True)
@@ -356,6 +379,8 @@ def _reading(leaf: Leaf, place: tuple[str, int, slice], scored: tuple[Score, Vie
     values = view.values[row, columns]
     if isinstance(leaf, Missing):
         values = carried(view.values[row : row + 1, : columns.stop])[:, -1]
+    if isinstance(leaf, Unlike):
+        return Reading(leaf, _last(values), _last(expected), row, kind, denied)
     value = _masks(values) if isinstance(leaf, Set) else median(values)
     return Reading(leaf, value, median(expected), row, kind, denied)
 
@@ -364,6 +389,12 @@ def _masks(values: Floats) -> float:
     """Return all bits that were ever set, NaN where nothing is known."""
     known = values[~np.isnan(values)].astype(np.int64)
     return float(np.bitwise_or.reduce(known)) if len(known) else float("nan")
+
+
+def _last(values: Floats) -> float:
+    """Return the last that is known, NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known[-1]) if len(known) else float("nan")
 
 
 def median(values: Floats) -> float:
@@ -415,50 +446,16 @@ def _phases(look: Look) -> dict[str, Floats]:
     return phases
 
 
-def _eroded(fits: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
-    """Take the `width` columns after each column that does not fit away as well."""
-    last = np.maximum.accumulate(np.where(fits, -width - 1, np.arange(fits.shape[1])), axis=1)
-    return np.asarray(np.arange(fits.shape[1]) - last > width)
-
-
-def _hold(state: States, length: int, recent_columns: int) -> tuple[States, Indices, Indices]:
-    """Find what is true for `length` samples on end.
-
-    Holds where at least `HELD` of the known samples of the trailing `length` are true and half of them are known, at
-    some time in the last `recent_columns` before the end of what is known. A window shorter than `length` says nothing.
-    Returns the state (n,), and the first and last column of the finding.
+def _stood(snapshot: Snapshot) -> Indices | None:
+    """Return how many columns before the window an incident reaches: for a job that takes no step in the window, to a
+    little before its last one. One that was never seen to take a step has no such beginning.
     """
-    rows, width = state.shape
-    length = max(length, 1)
-    known = np.count_nonzero(state, axis=1)
-    summary = np.where((known * 2 > width) & (width >= length), -1, 0).astype(np.int8)
-    first, recent = np.zeros(rows, np.int64), np.full(rows, max(width - 1, 0), np.int64)
-    maybe = np.flatnonzero((state == 1).sum(axis=1) >= HELD * length / 2) if width >= length else np.array([], np.int64)
-    if not len(maybe):
-        return summary, first, recent
-    part = state[maybe]
-    true, seen = _trailing(part == 1, length), _trailing(part != 0, length)
-    held = (true >= HELD * seen) & (seen * 2 >= length) & (np.arange(width) >= length - 1) & (true > 0)
-    last_seen = width - 1 - np.argmax((part != 0)[:, ::-1], axis=1)
-    last_held = np.where(held.any(axis=1), width - 1 - np.argmax(held[:, ::-1], axis=1), -width * 4)
-    active = last_seen - last_held < recent_columns
-    broken = (
-        _trailing(~held & (seen * 2 >= length), length + 1) > length
-    )  # one odd sample leaves `length` columns unheld
-    column = np.arange(width)
-    last_break = np.where(broken & (column <= last_held[:, None]), column, -1).max(axis=1)
-    inside = held & (column > last_break[:, None])
-    begin = np.maximum(np.argmax(inside, axis=1) - length + 1, 0)
-    begin += np.argmax(
-        (part == 1)[np.arange(len(part))[:, None], np.minimum(begin[:, None] + np.arange(length), width - 1)], axis=1
-    )
-    summary[maybe[active]] = 1
-    first[maybe], recent[maybe] = begin, np.clip(last_held, 0, width - 1)
-    return summary, first, recent
-
-
-def _trailing(flags: NDArray[np.bool_], length: int) -> NDArray[np.int64]:
-    """Count flags in the trailing `length` columns."""
-    total = np.cumsum(flags, axis=1, dtype=np.int64)
-    total[:, length:] -= total[:, :-length].copy()
-    return total
+    steps = snapshot.measurements.get(PROGRESS)
+    if steps is None or steps.before is None or not steps.before.shape[1]:
+        return None
+    seen = carried(np.concatenate([steps.before, steps.window], axis=1))
+    ahead = steps.before.shape[1]
+    moved = (seen[:, 1:] != seen[:, :-1]) & ~np.isnan(seen[:, :-1])
+    last = moved.shape[1] - np.argmax(moved[:, ::-1], axis=1)
+    stands = moved.any(axis=1) & (last < ahead) & np.isfinite(steps.window).any(axis=1)
+    return np.where(stands, np.minimum(ahead - last + round(LEAD / snapshot.step), ahead), 0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rca import promql
-from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, Missing, OneOf, Set
+from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, Missing, OneOf, Set, Unlike
 from rca.evaluate import Reading
 from rca.graph import NO_ROWS, Graph, measured
 from rca.library import Derived
@@ -78,7 +78,12 @@ class Numbers:
             return ", ".join(named) or "no bit"
         if isinstance(reading.leaf, Missing):
             return f"{quantity(reading.value, unit)}, then nothing"
-        return quantity(reading.value, unit)
+        return self._text(reading.leaf.signal, reading.value) or quantity(reading.value, unit)
+
+    def _text(self, signal: str, value: float) -> str:
+        """Return the label's value that a number stands for, empty where it stands for none."""
+        texts = self._look.snapshot.measurements[signal].texts
+        return texts[int(value)] if 0 <= value < len(texts) else ""
 
     def _expected(self, reading: Reading, unit: str) -> str:
         leaf = reading.leaf
@@ -86,6 +91,9 @@ class Numbers:
             return f"{quantity(reading.expected, unit)} (median of its peers: same {', '.join(leaf.peers)})"
         if isinstance(leaf, AboveBaseline | BelowBaseline):
             return f"{quantity(reading.expected, unit)} (before)"
+        if isinstance(leaf, Unlike):
+            usual = self._text(leaf.signal, reading.expected) or quantity(reading.expected, unit)
+            return f"{usual} (as most of its peers: same {', '.join(leaf.peers)})"
         if isinstance(leaf, Set):
             return f"none of {', '.join(leaf.bits)}" + (" as on its peers" if leaf.peers else "")
         if isinstance(leaf, OneOf):

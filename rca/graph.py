@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from rca.detectors import leaves
 from rca.evaluate import Judgement, Look, median
@@ -113,8 +114,19 @@ class Graph:
         self.judged: dict[str, Judgement] = {
             name: _inside(look, look.judge(rule), jobs) for name, rule in sorted(look.library.rules.items())
         }
+        self._stand_in()
+        self.edges = _edges(look.library)
         self._doses: dict[tuple[str, int], Dose | None] = {}
         self._beyond: dict[tuple[str, bytes], tuple[Step, ...]] = {}
+        self._reach: dict[tuple[str, str], float] = {}
+
+    def _stand_in(self) -> None:
+        """Leave what stands in for other rules to where none of these could be judged."""
+        for name, judged in self.judged.items():
+            others = [self.judged[other].state != 0 for other in judged.rule.instead_of]
+            if others:
+                state = np.where(np.any(others, axis=0), 0, judged.state).astype(np.int8)
+                self.judged[name] = Judgement(judged.rule, state, judged.first, judged.recent)
 
     def candidates(self) -> list[Candidate]:
         """Return every root rule that holds on an entity, with its hubs."""
@@ -153,7 +165,7 @@ class Graph:
     def _candidate(self, rule: Rule, kind: str, place: int, rows: Indices) -> Candidate:
         hubs: list[Hub] = []
         steps: list[Step] = []
-        for effect in rule.causes:
+        for effect in self.edges[rule.id]:
             self._walk(rule, rows, effect, (hubs, steps, effect.strength))
         explained: dict[str, Indices] = {}
         for step in steps:
@@ -161,15 +173,23 @@ class Graph:
         return Candidate(rule, rows, kind, place, _once(hubs), tuple(steps), explained)
 
     def _walk(self, rule: Rule, rows: Indices, effect: Effect, gathered: tuple[list[Hub], list[Step], float]) -> None:
-        """Follow one edge from an unseen or candidate rule: score what is seen, walk on through what is not."""
+        """Follow one edge from an unseen or candidate rule: score what is seen, walk on through what is not.
+
+        Where no entity of the effect's kind is known at all (no ranks, no cells) the way goes on from the rule itself.
+        """
         hubs, steps, strength = gathered
         target = self.judged[effect.effect]
         members = self.members(rule, rows, effect)
         true, seen = members[target.state[members] == 1], int((target.state[members] != 0).sum())
         if not len(members):
+            nobody = effect.accuses and not self.look.size(target.rule.entity)
+            for further in self.edges[effect.effect] if nobody else ():
+                if further.accuses:
+                    onward = structs.replace(further, gain=effect.gain or further.gain)
+                    self._walk(rule, rows, onward, (hubs, steps, strength * further.strength))
             return
         if seen == 0:
-            for further in target.rule.causes:
+            for further in self.edges[effect.effect]:
                 self._walk(target.rule, members, further, (hubs, steps, strength * further.strength))
             return
         hub = self._hub(rule, rows, effect, (true, seen, strength))
@@ -200,6 +220,18 @@ class Graph:
             return known[0]
         return np.unique(np.concatenate(known)) if known else NO_ROWS
 
+    def reach(self, rule: str, effect: str) -> float:
+        """Return how strongly a rule brings about an effect: at once, or through kinds of which no entity is known."""
+        if (rule, effect) not in self._reach:
+            kinds = self.look.library.rules
+            ways = [
+                edge.strength * (1.0 if edge.effect == effect else self.reach(edge.effect, effect))
+                for edge in self.edges[rule]
+                if edge.accuses and (edge.effect == effect or not self.look.size(kinds[edge.effect].entity))
+            ]
+            self._reach[rule, effect] = max(ways, default=0.0)
+        return self._reach[rule, effect]
+
     def _spread(self, rule: Rule, rows: Indices, effect: Effect) -> Indices:
         """Return one row for each group of the relation: members of one group lead to the same hub."""
         if len(rows) < 2:
@@ -212,7 +244,7 @@ class Graph:
         key = (rule.id, rows.tobytes())
         if key not in self._beyond:
             steps: list[Step] = []
-            for effect in rule.causes:
+            for effect in self.edges[rule.id]:
                 target = self.judged[effect.effect]
                 members = self.members(rule, rows, effect)
                 true = members[target.state[members] == 1]
@@ -319,6 +351,25 @@ class Graph:
             return None
         level = median(values[row, int(judged.first[row]) : int(judged.recent[row]) + 1])
         return Dose(math.inf, abs(level), unit) if math.isfinite(level) else None
+
+
+def _edges(library: Library) -> dict[str, tuple[Effect, ...]]:
+    """Return the edges of each rule, those to what stands in for an effect included."""
+    instead: dict[str, list[str]] = {}
+    for rule in library.rules.values():
+        for other in rule.instead_of:
+            instead.setdefault(other, []).append(rule.id)
+    found = {}
+    for rule in library.rules.values():
+        own = {(edge.effect, edge.via) for edge in rule.causes}
+        more = {
+            (other, edge.via): structs.replace(edge, effect=other)
+            for edge in rule.causes
+            for other in instead.get(edge.effect, ())
+            if (other, edge.via) not in own and other != rule.id and rule.id not in library.rules[other].instead_of
+        }
+        found[rule.id] = (*rule.causes, *more.values())
+    return found
 
 
 def _once(hubs: Iterable[Hub]) -> tuple[Hub, ...]:

@@ -14,10 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.graph import ENOUGH, LATE, Candidate, Graph, Hub, accusing, job_symptoms
-from rca.model import Symptom
+from rca.library import Rule
+from rca.model import History, Symptom
 from rca.peers import Indices
 
 UNKNOWN_PRIOR = 0.1
+RELAPSES = 4
+"""A cause that a place had n times within a month has n + 1 times its prior there; more than this count no more."""
 UNLISTED = 0.1
 """A symptom class that a rule's prior does not list has the smallest listed prior times this."""
 MISFIT = math.log(0.2)
@@ -54,10 +57,10 @@ class Verdict:
     accusing: frozenset[str]
 
 
-def infer(graph: Graph, jobs: Iterable[int]) -> Verdict:
-    """Explain the findings on these jobs (rows of the job table)."""
+def infer(graph: Graph, jobs: Iterable[int], history: History | None = None) -> Verdict:
+    """Explain the findings on these jobs (rows of the job table); what was ill before is likelier to be ill again."""
     classes = job_symptoms(graph, jobs)
-    contest = Contest(graph, classes)
+    contest = Contest(graph, classes, history or {})
     chosen = contest.cover()
     standings = sorted(
         contest.standings(chosen), key=lambda one: (-one.probability, one.candidate.rule.id, one.candidate.row)
@@ -74,8 +77,9 @@ def infer(graph: Graph, jobs: Iterable[int]) -> Verdict:
 class Contest:
     """The candidates of one snapshot and the scores between them."""
 
-    def __init__(self, graph: Graph, classes: Mapping[int, tuple[Symptom, tuple[str, ...]]]) -> None:
+    def __init__(self, graph: Graph, classes: Mapping[int, tuple[Symptom, tuple[str, ...]]], history: History) -> None:
         self._graph = graph
+        self._history = history
         self._look = graph.look
         self._rules = graph.look.library.rules
         self._classes = classes
@@ -101,7 +105,9 @@ class Contest:
         rule = candidate.rule
         symptom = self._symptom(candidate)
         smallest = min(rule.prior.values(), default=1e-3) * UNLISTED
-        return math.log(rule.prior.get(symptom, smallest) / self._population(candidate.kind, candidate.place))
+        place = str(self._look.snapshot.tables[candidate.kind].entity(candidate.place))
+        times = 1 + min(self._history.get((rule.id, place), 0), RELAPSES)
+        return math.log(times * rule.prior.get(symptom, smallest) / self._population(candidate.kind, candidate.place))
 
     def _symptom(self, candidate: Candidate) -> Symptom:
         """Return the symptom class that a candidate is weighed in: that of the ill job which it explains, or on which
@@ -169,7 +175,8 @@ class Contest:
         if not hubs:
             return math.log(share)
         spread, hub = min(((self._spread(hub), hub) for hub in hubs), key=lambda one: one[0])
-        return math.log(share * spread + self._unchecked(hub, candidate)) + sum(weights)
+        rest = math.log(share * spread + self._unchecked(hub, candidate)) + sum(weights)
+        return rest if self._symptom(candidate) != "none" else float(np.logaddexp(rest, 0.0))  # or nothing is wrong
 
     def _spread(self, hub: Hub) -> float:
         """Return the share of all entities that a hub's findings are: how well they say where to look."""
@@ -182,14 +189,18 @@ class Contest:
         symptom = self._symptom(candidate)
         for judged in self._graph.judged.values():
             rule = judged.rule
-            edges = [effect for effect in rule.causes if effect.effect == hub.effect and effect.accuses]
-            if rule.role != "root" or not edges or rule.id == candidate.rule.id:
+            edges = [effect for effect in self._graph.edges[rule.id] if effect.effect == hub.effect and effect.accuses]
+            if rule.role != "root" or rule.id == candidate.rule.id:
+                continue
+            if not edges:  # what leads there through kinds that nobody sees
+                reach = self._graph.reach(rule.id, hub.effect)
+                dark_share = float((judged.state == 0).mean()) if len(judged.state) else 1.0
+                mass += _share(rule, symptom) * reach * dark_share
                 continue
             rows = self._look.joins.members(target.entity, edges[0].via, rule.entity, int(hub.true[0]))
             dark = 0 if rows is None else int((judged.state[rows] == 0).sum())
             if dark and rows is not None:
-                prior = rule.prior.get(symptom, min(rule.prior.values(), default=0.0) * UNLISTED)
-                mass += prior * edges[0].strength * dark / self._population(rule.entity, int(rows[0]))
+                mass += _share(rule, symptom) * edges[0].strength * dark / self._population(rule.entity, int(rows[0]))
         return mass
 
     def cover(self) -> list[int]:
@@ -324,6 +335,11 @@ class Contest:
             *(self.gain(rival, covered) for rival in rivals),
             self.rest(number, covered),
         ]
+
+
+def _share(rule: Rule, symptom: Symptom) -> float:
+    """Return the share of the jobs with a symptom that a rule starts."""
+    return rule.prior.get(symptom, min(rule.prior.values(), default=0.0) * UNLISTED)
 
 
 def _fits(hub: Hub) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ SKEW = 60.0
 
 @dataclass(frozen=True)
 class Inputs:
-    """What `diagnose` and `record` look at, as given on the command line or in the environment."""
+    """What a command looks at, as given on the command line or in the environment; `more` are further settings."""
 
     prometheus: str | None = None
     scenario: Path | None = None
@@ -42,6 +42,7 @@ class Inputs:
     rules: Path | None = None
     rules_extra: tuple[Path, ...] = ()
     config: Path | None = None
+    more: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +88,7 @@ def flags(given: Inputs) -> dict[str, str | tuple[str, ...]]:
         "rules_extra": tuple(map(str, given.rules_extra)),
         "window": given.window or "",
         "baseline": given.baseline or "",
+        **given.more,
     }
     return {key: value for key, value in named.items() if value}
 

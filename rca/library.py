@@ -49,11 +49,12 @@ class Derived(Written, frozen=True, kw_only=True):
 class Codes(Written, frozen=True, kw_only=True):
     """A label whose value is the measurement: state sets and code labels become numbers.
 
-    The matrix holds the index in `values` of the label value whose series is not 0.
+    The matrix holds the index in `values` of the label value whose series is not 0. Without `values` any text counts,
+    whatever the series reads: the texts that are found are numbered in natural order.
     """
 
     label: str
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
 
 
 class Fallback(Written, frozen=True, kw_only=True):
@@ -129,6 +130,23 @@ class Entities(Written, frozen=True, kw_only=True):
     labels: dict[str, Label]
     rank_info: tuple[str, ...] = ("train_rank_info",)
 
+    def known(self, kind: str) -> frozenset[str]:
+        """Return the labels that are known of every entity of a kind, its own and those of where it stands."""
+        return frozenset(self.kinds[kind].labels) | frozenset(self.kinds[kind].columns)
+
+    def join(self, via: str, cause: str, effect: str) -> bool:
+        """Say whether a relation leads from one kind to another: both know its labels, or a third kind stands between.
+
+        The third knows where it stands, or the effect knows the rest of the third's labels.
+        """
+        labels, through = set(self.relations[via].labels), self.relations[via].through
+        if not labels <= self.known(cause) or labels <= self.known(effect):
+            return labels <= self.known(cause)
+        if through is None or through not in self.kinds:
+            return False
+        rest = set(self.kinds[through].labels) - labels
+        return rest <= self.known(effect) or set(self.kinds[effect].labels) <= self.known(through)
+
 
 class Gain(Written, frozen=True, kw_only=True):
     """How large an effect must be: `factor` × the deviation of signal `of` at the cause.
@@ -177,8 +195,9 @@ class Rule(Written, frozen=True, kw_only=True):
     of this one, where exactly one does; `widen` names the coarser kind that is ill where three quarters of its members,
     two at least, fulfil the rule together, or where several would bring about the very same. `only` leaves the rule to
     entities whose labels match (regular expressions). `measure` is the signal whose deviation is the size of the
-    finding (default: that of the first condition). `confused_with` lists the ids that look alike; `source` says where
-    thresholds come from.
+    finding (default: that of the first condition). `instead_of` names rules of the same kind for which this one stands
+    in: it is judged only where none of them could be, and every edge to them leads to it too. `confused_with` lists the
+    ids that look alike; `source` says where thresholds come from.
     """
 
     id: str
@@ -198,6 +217,7 @@ class Rule(Written, frozen=True, kw_only=True):
     widen: str | None = None
     only: dict[str, str] = {}
     measure: str | None = None
+    instead_of: tuple[str, ...] = ()
     action: Action | None = None
     runbook: str = ""
     confused_with: tuple[str, ...] = ()

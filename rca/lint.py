@@ -17,7 +17,7 @@ from rca.model import LAYERS
 from rca.places import Places
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?%?")
-_SETTABLE = frozenset({"limit", "clear", "by", "at_least", "z", "sigma", "factor", "least"})
+_SETTABLE = frozenset({"limit", "clear", "by", "at_least", "agree", "z", "sigma", "factor", "least"})
 
 
 def order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -95,8 +95,7 @@ def leaves(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], Leaf]]:
 
 def columns(kind: str, entities: Entities) -> frozenset[str]:
     """Return the labels that are known of every entity of a kind, its own and those of where it stands."""
-    described = entities.kinds[kind]
-    return frozenset(described.labels) | frozenset(described.columns)
+    return entities.known(kind)
 
 
 def is_finer(kind: str, than: str, entities: Entities) -> bool:
@@ -201,6 +200,8 @@ class _Checker:
         for steps, leaf in leaves(rule):
             yield from self.condition(rule, leaf, steps)
         yield from self.widened(rule)
+        for other in rule.instead_of:
+            yield from self.unknown("rule", other, "rule", rule.id, "instead_of")
         for index, edge in enumerate(rule.causes):
             yield from self.edge(rule, edge, index)
         for phase in rule.phases:
@@ -250,7 +251,7 @@ class _Checker:
             yield Problem(place, "peers are empty, write for example [job, stage]")
         for peer in getattr(leaf, "peers", ()):
             yield from self.unknown("peers", peer, "rule", rule.id, *steps, "peers")
-        for key in ("limit", "clear", "by", "at_least"):
+        for key in ("limit", "clear", "by", "at_least", "agree"):
             yield from self.number(rule, getattr(leaf, key, None), *steps, key)
         signal = self.library.signals.get(leaf.signal)
         if signal is not None:
@@ -267,7 +268,8 @@ class _Checker:
             return
         key = steps[-1]
         place = self.places.at("rule", rule.id, *steps)
-        if re.fullmatch(r"[a-z][a-z0-9_]*", value) and value not in {"nan", "inf", "infinity"} and key != "at_least":
+        named = re.fullmatch(r"[a-z][a-z0-9_]*", value) and value not in {"nan", "inf", "infinity"}
+        if named and key not in {"at_least", "agree"}:
             yield from self.readable(rule, value, *steps)
         else:
             yield Problem(place, f"'{key}' must be a number, a percentage or a signal's name, found '{value}'")
@@ -305,7 +307,7 @@ class _Checker:
         if edge.via not in self.entities.relations or effect is None:
             return
         kinds = (rule.entity, effect.entity)
-        if all(kind in self.entities.kinds for kind in kinds) and not _joins(edge.via, *kinds, self.entities):
+        if all(kind in self.entities.kinds for kind in kinds) and not self.entities.join(edge.via, *kinds):
             text = f"relation '{edge.via}' does not lead from {kinds[0]} to {kinds[1]}, the entity of '{edge.effect}'"
             yield Problem(self.places.at(*steps, "via"), text)
 
@@ -368,18 +370,6 @@ def _codes(leaf: Leaf, signal: Signal, place: str) -> Iterator[Problem]:
         yield Problem(place, f"one_of reads codes, '{leaf.signal}' is measured in {signal.unit}")
     elif signal.unit == "bits" and not isinstance(leaf, detectors.Missing):
         yield Problem(place, f"'{leaf.signal}' is a bit mask, read it with is: set")
-
-
-def _joins(via: str, cause: str, effect: str, entities: Entities) -> bool:
-    """Say whether a relation leads from one kind to another: both know its labels, or a third kind stands between."""
-    relation = entities.relations[via]
-    labels = set(relation.labels)
-    if not labels <= columns(cause, entities):
-        return False
-    if labels <= columns(effect, entities):
-        return True
-    between = entities.kinds.get(relation.through or "")
-    return between is not None and set(between.labels) - labels <= columns(effect, entities)
 
 
 def _cycles(library: Library, places: Places) -> Iterator[Problem]:

@@ -25,6 +25,8 @@ Duration = Annotated[
         examples=["2m"],
     ),
 ]
+History: TypeAlias = Mapping[tuple[str, str], int]
+"""How often a place had a cause within the last month, by cause and entity as text."""
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 LAYERS: tuple[Layer, ...] = ("physical", "resource", "communication", "training")
@@ -72,6 +74,10 @@ class Table:
     def __len__(self) -> int:
         return len(self.columns[self.key[0]])
 
+    def entity(self, row: int) -> "EntityRef":
+        """Name a row."""
+        return EntityRef(self.kind, {label: str(self.columns[label][row]) for label in self.key})
+
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
@@ -79,7 +85,7 @@ class Measurement:
 
     `window` has shape (n, T) on `Snapshot.times`; `before` has shape (n, B) on `Snapshot.before_times`, or is None
     where nothing was fetched. `interval` is the time between real samples and `smoothing` the width of the rate or
-    averaging window, both in seconds. `query` is the PromQL that anyone can re-run (without entity matchers);
+    averaging window, both in seconds. `texts` are the label values that the numbers stand for, where they do. `query` is the PromQL that anyone can re-run (without entity matchers);
     `origin[i]` holds the labels, as the source spells them, that pick row i out of it (empty sequence: not known).
     """
 
@@ -89,6 +95,7 @@ class Measurement:
     smoothing: float = 0.0
     query: str = ""
     origin: Sequence[Mapping[str, str]] = ()
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,11 +212,17 @@ class Rejected(Record, frozen=True):
 
 
 class NotChecked(Record, frozen=True):
-    """A rule that could not be judged: which signals are missing, and how to enable them."""
+    """A rule that could not be judged: which signals are missing, and how to enable them.
+
+    With an `entity` it is one that this diagnosis suspects, or the job of `members` such; without, the rule could be
+    judged nowhere.
+    """
 
     rule: str
     missing: list[str]
     enable: str
+    entity: EntityRef | None = None
+    members: int = 0
 
 
 class NotAffected(Record, frozen=True):

@@ -16,8 +16,11 @@ from rca.physics.world import Metric, World
 _SUFFIXES = {"counter": ("_total",), "info": ("_info",), "summary": ("_sum", "_count")}
 
 
-def lines(world: World) -> Iterator[str]:
-    """Yield the text piece by piece: each family's declaration, then its series one after the other, then `# EOF`."""
+def lines(world: World, until: float = math.inf) -> Iterator[str]:
+    """Yield the text piece by piece: each family's declaration, then its series one after the other, then `# EOF`.
+
+    What comes after `until` (unix seconds) is left out.
+    """
     families: dict[str, list[Metric]] = {}
     for metric in world.metrics.values():
         families.setdefault(family_name(metric), []).append(metric)
@@ -25,9 +28,9 @@ def lines(world: World) -> Iterator[str]:
         metrics = families[name]
         yield f"# TYPE {name} {metrics[0].type}\n"
         if len(metrics) == 1:
-            yield from _series(metrics[0])
+            yield from _series(metrics[0], until)
         else:
-            yield from _interleaved(metrics)
+            yield from _interleaved(metrics, until)
     yield "# EOF\n"
 
 
@@ -39,24 +42,24 @@ def family_name(metric: Metric) -> str:
     return metric.name
 
 
-def _series(metric: Metric) -> Iterator[str]:
+def _series(metric: Metric, until: float) -> Iterator[str]:
     for row, labels in enumerate(metric.labels):
-        text = "".join(f"{sample}\n" for sample in _samples(metric, row, selector(labels)))
+        text = "".join(f"{sample}\n" for sample in _samples(metric, row, selector(labels), until))
         if text:
             yield text
 
 
-def _interleaved(metrics: Sequence[Metric]) -> Iterator[str]:
+def _interleaved(metrics: Sequence[Metric], until: float) -> Iterator[str]:
     """Yield the parts of a summary together, point by point; all parts have the same series and scrapes."""
     for row in range(len(metrics[0].labels)):
-        parts = [_samples(metric, row, selector(metric.labels[row])) for metric in metrics]
+        parts = [_samples(metric, row, selector(metric.labels[row]), until) for metric in metrics]
         text = "".join(f"{sample}\n" for sample in chain.from_iterable(zip(*parts, strict=True)))
         if text:
             yield text
 
 
-def _samples(metric: Metric, row: int, name: str) -> Iterator[str]:
-    there = metric.there[row]
+def _samples(metric: Metric, row: int, name: str, until: float) -> Iterator[str]:
+    there = metric.there[row] & (metric.times[row] <= until)
     for value, time in zip(metric.values[row][there].tolist(), metric.times[row][there].tolist(), strict=True):
         yield f"{name} {number(value)} {time:.3f}"
 

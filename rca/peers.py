@@ -93,6 +93,33 @@ def visible(values: Floats, group: Indices) -> Floats:
     return totals
 
 
+def commonest(values: Floats, group: Indices) -> tuple[Floats, Floats]:
+    """Return the most frequent value (G, T) of each group of rows, and how many rows have it; of several the lowest.
+
+    >>> commonest(np.array([[2.0], [5.0], [5.0]]), np.array([0, 0, 0]))
+    (array([[5.]]), array([[2.]]))
+    """
+    count, width = int(group.max(initial=-1)) + 1, values.shape[1]
+    usual, agreeing = np.full((count, width), np.nan), np.zeros((count, width))
+    filled = np.where(np.isnan(values), np.inf, values)
+    fresh = np.ones(width, dtype=bool)
+    fresh[1:] = (filled[:, 1:] != filled[:, :-1]).any(axis=0)
+    row, column = np.nonzero(~np.isnan(values[:, fresh]) & (group >= 0)[:, None])
+    if not len(row):
+        return usual, agreeing
+    found, code = np.unique(values[:, fresh][row, column], return_inverse=True)
+    place = group[row] * int(fresh.sum()) + column
+    pairs, times = np.unique(place * len(found) + code, return_counts=True)
+    order = np.lexsort((-times, pairs // len(found)))
+    places, first = np.unique(pairs[order] // len(found), return_index=True)
+    best = order[first]
+    at_place = np.unravel_index(places, (count, int(fresh.sum())))
+    few, so_many = np.full((count, int(fresh.sum())), np.nan), np.zeros((count, int(fresh.sum())))
+    few[at_place], so_many[at_place] = found[pairs[best] % len(found)], times[best]
+    since = np.cumsum(fresh) - 1
+    return few[:, since], so_many[:, since]
+
+
 def at(per_group: Floats, group: Indices) -> Floats:
     """Spread values per group (G, T) over the rows (n, T); NaN for rows in no group."""
     if not len(per_group):

@@ -162,3 +162,12 @@ def stamp(time: float) -> str:
     '1970-01-01T00:00:00Z'
     """
     return datetime.fromtimestamp(round(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def unix(text: str) -> float:
+    """Read an RFC 3339 time, as reports hold them, in unix seconds.
+
+    >>> unix("1970-01-01T00:01:00Z")
+    60.0
+    """
+    return datetime.fromisoformat(text).timestamp()

@@ -1,12 +1,12 @@
 """PromQL as data: what a query asks for, what is wrong with it, and how to narrow it safely.
 
 `plan` compiles the part of PromQL that signals are made of: selectors, `rate` and `increase` of one, arithmetic with
-numbers and with each other, and sums, maxima, minima or means of that. A source evaluates such a plan on raw samples;
+numbers and with each other, sums, maxima, minima or means of that, and quantiles of histograms. A source evaluates such a plan on raw samples;
 `plan` returns None for everything else, which a server must evaluate. All functions are pure.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
@@ -85,7 +85,15 @@ class Aggregate:
     of: "Expression"
 
 
-Expression = Number | Samples | Arithmetic | Aggregate
+@dataclass(frozen=True)
+class Quantile:
+    """What a `share` of the observations stay below that the buckets of a histogram count, one value per entity."""
+
+    share: float
+    of: "Expression"
+
+
+Expression = Number | Samples | Arithmetic | Aggregate | Quantile
 
 
 def parse(query: str) -> ast.Expr:
@@ -114,7 +122,7 @@ def samples(expression: Expression) -> Iterator[Samples]:
     """Yield the selectors of a plan, left to right."""
     if isinstance(expression, Samples):
         yield expression
-    elif isinstance(expression, Aggregate):
+    elif isinstance(expression, Aggregate | Quantile):
         yield from samples(expression.of)
     elif isinstance(expression, Arithmetic):
         yield from samples(expression.left)
@@ -176,6 +184,15 @@ def with_labels(query: str, labels: Mapping[str, str]) -> str:
     return _rebuilt(query, lambda selector: f"{selector.name or ''}{{{narrow(selector)}}}")
 
 
+def selector(matches: Sequence[Match]) -> str:
+    """Write a selector of these matchers.
+
+    >>> selector([Match("__name__", "=~", "a|b"), Match("phase", "!=", "x")])
+    '{__name__=~"a|b",phase!="x"}'
+    """
+    return "{" + _written(list(matches), []) + "}"
+
+
 def respell(query: str, spelling: Mapping[str, tuple[str, float]]) -> str:
     """Replace metric names by (new name, new unit per old unit), dividing where the unit differs; one line.
 
@@ -220,11 +237,21 @@ def _compile(node: ast.Expr) -> Expression:
             if isinstance(matrix, ast.MatrixSelector):
                 function = cast(Literal["rate", "increase"], node.func.name)
                 return _samples(matrix.vector_selector, function, matrix.range.total_seconds())
+        case ast.Call() if node.func.name == "histogram_quantile":
+            return _quantile(_compile(node.args[0]), _compile(node.args[1]))
         case ast.BinaryExpr() if str(node.op) in ("+", "-", "*", "/"):
             return _arithmetic(node)
         case ast.AggregateExpr() if str(node.op) in _REDUCTIONS and node.param is None:
             return Aggregate(_REDUCTIONS[str(node.op)], _compile(node.expr))
     raise _OnServer
+
+
+def _quantile(share: Expression, buckets: Expression) -> Quantile:
+    """Compile a quantile over the rates of buckets, summed or not."""
+    inner = buckets.of if isinstance(buckets, Aggregate) and buckets.by == "sum" else buckets
+    if not isinstance(share, Number) or not isinstance(inner, Samples) or inner.function == "value":
+        raise _OnServer
+    return Quantile(share.value, inner)
 
 
 def _samples(selector: ast.VectorSelector, function: Literal["value", "rate", "increase"], seconds: float) -> Samples:

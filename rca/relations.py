@@ -147,8 +147,10 @@ class Joins:
     def _through(
         self, ours: Table, joint: Table, theirs: Table, labels: Sequence[str]
     ) -> tuple[Indices, list[Indices]]:
-        """Go from our rows to a joining table by `labels`, and on by the other labels of its key."""
+        """Go from our rows to a joining table by `labels`, and on by the other labels of its key, or by where it stands."""
         on = [label for label in joint.key if label not in labels]
+        if not set(on) <= set(theirs.columns) and set(theirs.key) <= set(joint.columns):
+            on = list(theirs.key)
         if not set(labels) <= set(ours.columns) or not set(on) <= set(theirs.columns):
             return np.full(len(ours), -1, dtype=np.int64), []
         group, middle = self._values.codes([ours.kind, joint.kind], labels)

@@ -28,6 +28,7 @@ from rca.model import (
 )
 from rca.peers import Indices
 from rca.plain import percent, quantity, stamp
+from rca.unchecked import Unchecked, unchecked
 
 LISTED = 0.05
 """Candidates of at least this probability are causes; what is below is rejected."""
@@ -47,8 +48,7 @@ class Writer:
 
     def entity(self, kind: str, row: int) -> EntityRef:
         """Name a row of a table."""
-        table = self._look.snapshot.tables[kind]
-        return EntityRef(kind, {label: str(table.columns[label][row]) for label in table.key})
+        return self._look.snapshot.tables[kind].entity(row)
 
     def since(self, rule: str, rows: Indices) -> str:
         """Return when the first of some findings began."""
@@ -335,27 +335,14 @@ class Writer:
         return int(hit[0]) if len(hit) else int(members[0]) if len(members) else None
 
     def not_checked(self) -> list[NotChecked]:
-        """Return the root rules that could be judged on no entity, with what is missing."""
-        entries = []
-        for judged in self._graph.judged.values():
-            rule = judged.rule
-            missing = sorted(
-                {part for leaf in self._look.library.conditions(rule) for part in self._missing(leaf.signal)}
-            )
-            if rule.role == "root" and missing and not (judged.state != 0).any():
-                lines = [
-                    self._look.library.signals[name].enable for name in missing if name in self._look.library.signals
-                ]
-                entries.append(NotChecked(rule.id, missing, "; ".join(dict.fromkeys(line for line in lines if line))))
-        return entries
+        """Return the root rules that could be judged on no entity, and suspects on which one could not be judged."""
+        return [self._unchecked(one) for one in unchecked(self._graph, self._verdict)]
 
-    def _missing(self, signal: str) -> list[str]:
-        """Return the measured signals that a signal lacks."""
-        if signal in self._look.snapshot.measurements:
-            return []
-        known = self._look.library.signals.get(signal)
-        derived = None if known is None else known.derived
-        return [signal] if derived is None else [part for name in derived.inputs() for part in self._missing(name)]
+    def _unchecked(self, one: Unchecked) -> NotChecked:
+        lines = dict.fromkeys(self._look.library.signals[name].enable for name in one.lacks)
+        entity = self._group(one.rule.id, one.rows) if len(one.rows) else None
+        enable = "; ".join(line for line in lines if line)
+        return NotChecked(one.rule.id, list(one.lacks), enable, entity, len(one.rows))
 
 
 def _sense(leaf: Detector, denied: bool) -> str:

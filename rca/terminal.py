@@ -1,5 +1,6 @@
 """The streams of a command: the result on stdout, all else on stderr, colours and progress for terminals only."""
 
+import logging
 import os
 import shutil
 import sys
@@ -80,3 +81,23 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("starting") as status:
         yield lambda step: status.update(escape(visible(step)))
+
+
+def log_to(stream: TextIO, *, debug: bool = False) -> None:
+    """Write the log of a long-lived process: lines for people on a terminal, JSON lines in a pipe."""
+    import structlog  # noqa: PLC0415 - only servers have a log
+
+    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # what it says in words of its own, we say in ours
+    people = stream.isatty()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer() if people else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger("debug" if debug else "info"),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.error
@@ -85,6 +86,47 @@ def victoria_metrics(folder: Path, samples: str) -> Iterator[str]:
             with urllib.request.urlopen(url + path, data=body, timeout=10) as response:
                 response.read()
         yield url
+
+
+@contextmanager
+def alertmanager(folder: Path, config: Path, port: int | None = None) -> Iterator[str]:
+    """Run an Alertmanager with a configuration and yield its base URL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        binary("prometheus-alertmanager"),
+        f"--config.file={config}",
+        f"--storage.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
+    with (folder / "log").open("wb") as log, running(command, log.fileno()) as process:
+        await_ready(process, url, port, folder / "log")
+        yield url
+
+
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """Run a PostgreSQL and yield the URL of its database; it refuses to run as root, so root lends it another user."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    programs = programs or [Path(binary("initdb")).parent]
+    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="rca-postgresql-") as name:
+        folder = Path(name)
+        if user:
+            shutil.chown(folder, "postgres")
+        made = [*user, str(programs[-1] / "initdb"), "-D", f"{name}/data", "-U", "rca", "-A", "trust", "--no-sync"]
+        done = subprocess.run(made, capture_output=True, text=True, check=False, cwd="/", timeout=120)
+        assert done.returncode == 0, done.stderr or done.stdout
+        command = [
+            *user, str(programs[-1] / "postgres"), "-D", f"{name}/data", "-k", name, "-p", str(port),
+            "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off",
+        ]  # fmt: skip
+        with (folder / "log").open("wb") as log, running(command, log.fileno()) as process:
+            await_ready(process, f"https://127.0.0.1:{port}", port, folder / "log")  # ready when it accepts connections
+            yield f"postgresql+psycopg://rca@127.0.0.1:{port}/postgres"
 
 
 @contextmanager

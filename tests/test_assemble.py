@@ -53,6 +53,24 @@ def test_a_label_of_one_side_only(query: str) -> None:
     assert np.allclose(one(read(MemoryStore(held), library(x=signal("node", query)))).window, 3.0)
 
 
+@pytest.mark.parametrize("query", ["rate(b_bucket[5m])", "sum by (le) (rate(b_bucket[5m]))"])
+def test_a_quantile_is_interpolated_inside_its_bucket(query: str) -> None:
+    """Of 10 steps a second 6 stay below 1 s, 9 below 2 s: the median lies at 5/6 s, nine in ten at 2 s."""
+    held = [
+        series("b_bucket", {**NODE, "le": le}, counter(rate)) for le, rate in (("1", 6.0), ("2.0", 9.0), ("+Inf", 10.0))
+    ]
+    for share, value in ((0.5, 5 / 6), (0.75, 1.5), (0.9, 2.0), (0.99, 2.0)):
+        found = one(read(MemoryStore(held), library(x=signal("node", f"histogram_quantile({share}, {query})"))))
+        assert np.allclose(found.window[:, 10:], value), share
+
+
+def test_a_quantile_needs_buckets() -> None:
+    given = library(x=signal("node", "histogram_quantile(0.5, rate(b_bucket[5m]))"))
+    held = [series("b_bucket", {**NODE, "le": "+Inf"}, counter(1.0))]
+    assert "x" in read(MemoryStore(held), given).absent
+    assert promql.plan("histogram_quantile(0.5, b_bucket)") is None
+
+
 @pytest.mark.parametrize(("how", "value"), [("max", 5.0), ("min", 1.0), ("sum", 6.0), ("mean", 3.0)])
 def test_combine(how: str, value: float) -> None:
     held = [
@@ -99,6 +117,35 @@ def test_codes_are_numbers_of_label_values() -> None:
     assert found[:41].tolist() == [1.0] * 41
     assert found[41:].tolist() == [2.0] * 20
     assert any("unknown dance" in text for text in snapshot.warnings)
+
+
+TEXT = signal("node", "node_uname_info", codes=Codes(label="release"))
+
+
+def test_any_text_of_a_label_is_a_number_in_natural_order() -> None:
+    kernels = ("5.15.0-100", "5.15.0-99", "5.15.0-100")
+    held = [series("node_uname_info", {"instance": f"n{n}:9100", "release": kernels[n]}, ticks(1.0)) for n in range(3)]
+    for order in (held, held[::-1]):
+        found = one(read(MemoryStore(order), library(x=TEXT)))
+        assert found.texts == ("5.15.0-99", "5.15.0-100")
+        assert found.window[:, -1].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_label_is_read_under_its_newer_name_too_whatever_the_series_reads() -> None:
+    old, new = "DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION"
+    held = [
+        series("temp", {"Hostname": "n0", "gpu": str(n), label: "550.90.07"}, ticks(0.0))
+        for n, label in enumerate((old, new))
+    ]
+    given = msgspec.structs.replace(
+        library(x=signal("gpu", "temp", codes=Codes(label=old))), aliases={old: ((new, 1.0),)}
+    )
+    assert one(read(MemoryStore(held), given)).window[:, -1].tolist() == [0.0, 0.0]
+
+
+def test_a_label_that_nobody_exports_is_said() -> None:
+    snapshot = read(MemoryStore([series("node_uname_info", NODE, ticks(1.0))]), library(x=TEXT))
+    assert snapshot.absent["x"] == "none of its 1 series has a label release"
 
 
 def test_two_exporters_for_one_gpu_are_said_once() -> None:
@@ -351,8 +398,7 @@ def test_shipped_queries_are_all_evaluated_here() -> None:
     loaded = load.survey().library
     assert loaded is not None
     served = {name for name, one in loaded.signals.items() if any(promql.plan(text) is None for text in one.queries)}
-    assert served == {"job_step_p95_seconds"}  # a percentile over a histogram, read by no rule
-    assert served.isdisjoint(loaded.in_use().signals)
+    assert served == set()
 
 
 def test_aliases_are_those_of_the_table() -> None:

@@ -10,12 +10,12 @@ from rca.load import load
 from rca.model import Floats, Window
 from rca.physics.check import problems
 from rca.physics.world import World, simulate
-from rca.physics.written import Cluster, Fault, Job, Pause, Scenario, Where
+from rca.physics.written import Cluster, Fault, Job, Saving, Scenario, Where
 from rca.sources.assemble import assemble
 from rca.sources.scenario import ScenarioStore
 
 JOB = Job(
-    id="ring", tp=8, dp=4, step="2s", sync="400ms", checkpoint=Pause(first="5m", every="10m", lasts="30s"), samples=256
+    id="ring", tp=8, dp=4, step="2s", sync="400ms", checkpoint=Saving(first="5m", every="10m", lasts="30s"), samples=256
 )
 EARLY, LATE = slice(20, 70), slice(-30, None)
 

@@ -79,6 +79,18 @@ def test_half_a_baseline_of_faults_moves_it_little() -> None:
     assert state(d.AboveBaseline(signal="a", by="10%", z=0.5), view([[3.0]], before=before)) == [[1]]
 
 
+def test_what_comes_and_goes_in_the_baseline_is_no_onset() -> None:
+    usual = [100.0] * 40
+    returning = np.array([[*usual, 60.0, 60.0, 60.0, *usual]])
+    lasting = np.array([[*usual, *usual, 60.0, 60.0, 60.0]])
+    plain, beyond = (d.BelowBaseline(signal="a", by="10%", beyond=share) for share in (None, "3%"))
+    assert state(plain, view([[60.0]], before=returning)) == [[1]]
+    assert state(beyond, view([[60.0, 50.0]], before=returning)) == [[-1, 1]]
+    assert state(beyond, view([[60.0]], before=lasting)) == [[1]]
+    above = d.AboveBaseline(signal="a", by="10%", beyond="3%")
+    assert state(above, view([[160.0, 210.0]], before=np.where(returning < 100, 160.0, 100.0))) == [[-1, 1]]
+
+
 def test_rising_counts_growth_and_not_resets() -> None:
     assert state(d.Rising(signal="a", by=3), view([[100.0, 101.0, 0.0, 1.0, 2.0]])) == [[-1, -1, -1, -1, 1]]
 
@@ -113,6 +125,36 @@ def test_stalled_scales_with_the_steps() -> None:
     assert found[1][-1] == 1
     slow = [float(step // 10) for step in range(80)]
     assert state(detector, view([slow]))[0][-1] == -1
+
+
+def test_what_was_never_seen_to_move_stands_after_long_enough() -> None:
+    detector = d.Stalled(signal="a", least="2m", factor=5)
+    before = np.array([[120.0] * 150, [0.0] * 150, [NAN] * 150])
+    seen = view([[120.0] * 40, [0.0] * 40, [120.0] * 40], before=before)
+    assert [row[-1] for row in state(detector, seen)] == [1, 0, 0]  # 0 has not begun; too short
+
+
+def test_a_past_that_is_ill_in_part_is_compared_with_its_first_quarter() -> None:
+    noise = 0.01 * np.sin(np.arange(240.0) * 12.9898)
+    for healthy in (180, 140, 80):
+        before = (np.where(np.arange(240) < healthy, 4.0, 5.2) + noise)[None, :]
+        found = d.AboveBaseline(signal="a", by="10%").score(view([[5.2] * 4], before=before))
+        assert found.state.tolist() == [[1] * 4], healthy
+        assert found.expected[0, 0] == pytest.approx(4.0, abs=0.02)
+        assert state(d.BelowBaseline(signal="a", by="10%"), view([[5.2] * 4], before=before)) == [[-1] * 4]
+    ill = np.full((1, 240), 5.2) + noise
+    assert state(d.AboveBaseline(signal="a", by="10%"), view([[5.2] * 4], before=ill)) == [[-1] * 4]
+
+
+def test_codes_and_growth_count_since_the_incident_began() -> None:
+    before = np.array([[0.0] * 10 + [79.0] * 10, [79.0] * 20])
+    rows = [[79.0] * 4] * 2
+    detector, rising = d.OneOf(signal="a", codes=(79,)), d.Rising(signal="a", by=1)
+    assert state(detector, view(rows, before=before)) == [[-1] * 4] * 2
+    since = np.array([12, 12])
+    assert state(detector, view(rows, before=before, since=since)) == [[1] * 4, [-1] * 4]
+    assert state(rising, view(rows, before=before, since=since)) == [[1] * 4, [-1] * 4]
+    assert state(detector, view(rows, before=before, since=np.array([8, 0]))) == [[-1] * 4] * 2, "it was so before"
 
 
 def test_not_falling() -> None:
@@ -167,7 +209,38 @@ EVERY = [
     d.BelowBaseline(signal="a", by="5%"),
     d.OneOf(signal="a", codes=(1.0,)),
     d.Set(signal="a", bits=("x",)),
+    d.Unlike(signal="a", peers=("job",)),
 ]
+
+
+def test_unlike_is_another_value_than_most_peers_have() -> None:
+    odd = d.Unlike(signal="a", peers=("job",))
+    assert state(odd, view([[7.0], [7.0], [7.0], [8.0], [7.0]])) == [[-1], [-1], [-1], [1], [-1]]
+    assert state(odd, view([[7.0, 7.0]] * 5 + [[7.0, 8.0], [NAN, NAN]])) == [[-1, -1]] * 5 + [[-1, 1], [0, 0]]
+    assert (
+        state(d.Unlike(signal="a", peers=("job",), agree="60%"), view([[7.0]] * 4 + [[8.0]] * 2))
+        == [[-1]] * 4 + [[1]] * 2
+    )
+
+
+def test_nobody_is_unlike_divided_peers() -> None:
+    """Half way through an upgrade there is no usual version."""
+    odd = d.Unlike(signal="a", peers=("job",))
+    assert state(odd, view([[7.0]] * 4 + [[8.0]] * 4)) == [[-1]] * 8
+    assert state(odd, view([[7.0]] * 6 + [[8.0]] * 2)) == [[-1]] * 6 + [[1]] * 2
+    assert state(odd, view([[7.0]] * 5 + [[8.0]] * 2)) == [[-1]] * 5 + [[1]] * 2
+    assert state(odd, view([[7.0]] * 3 + [[8.0]] * 2)) == [[-1]] * 5
+
+
+def test_three_others_must_agree_at_least() -> None:
+    odd = d.Unlike(signal="a", peers=("job",))
+    assert state(odd, view([[7.0], [7.0], [8.0]])) == [[0], [0], [0]]
+    assert state(odd, view([[7.0], [7.0], [7.0], [8.0]])) == [[-1], [-1], [-1], [1]]
+
+
+def test_a_missed_scrape_makes_no_peer_vanish() -> None:
+    odd = d.Unlike(signal="a", peers=("job",))
+    assert state(odd, view([[7.0, NAN], [7.0, 7.0], [7.0, NAN], [8.0, 8.0]])) == [[-1, 0], [-1, -1], [-1, 0], [1, 1]]
 
 
 @given(arrays(np.float64, (6, 8), elements=st.one_of(st.floats(-10, 10), st.just(NAN))), st.sampled_from(EVERY))

@@ -25,6 +25,7 @@ CONDITIONS = {
     "rising": {"by": 3},
     "set": {"bits": ("sw_thermal",), "peers": ("job",)},
     "one_of": {"codes": (74.0, 79.0)},
+    "unlike": {"peers": ("job",)},
     "stalled": {"least": "2m"},
     "not_falling": {},
     "drifting": {"by": "2%"},

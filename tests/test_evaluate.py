@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from synthetic import Job
 
-from rca.detectors import Above, All, Any, Condition, Logged, Not
-from rca.evaluate import Look, _hold, median
+from rca.detectors import Above, All, Any, Below, Condition, Logged, Not, Unless
+from rca.evaluate import Look, median
 from rca.library import Library, Override, Rule
 from rca.load import load
+from rca.rows import hold
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +39,15 @@ def row(states: str) -> np.ndarray:
     ],
 )
 def test_a_finding_lasts(states: str, state: int, first: int, why: str) -> None:
-    found, begin, _ = _hold(row(states), 4, 8)
+    found, begin, _ = hold(row(states), 4, 8)
     assert found[0] == state, why
     if state == 1:
         assert begin[0] == first, why
 
 
 def test_a_window_shorter_than_for_says_nothing() -> None:
-    assert _hold(row("+++"), 4, 8)[0].tolist() == [0]
-    assert _hold(row("---"), 4, 8)[0].tolist() == [0]
+    assert hold(row("+++"), 4, 8)[0].tolist() == [0]
+    assert hold(row("---"), 4, 8)[0].tolist() == [0]
 
 
 def rule(condition: Condition, entity: str = "gpu", **more: object) -> Rule:
@@ -55,6 +56,16 @@ def rule(condition: Condition, entity: str = "gpu", **more: object) -> Rule:
 
 
 HOT = Above(signal="gpu_temperature", limit=80)
+
+
+def test_a_finding_does_not_outlive_what_excludes_it(library: Library) -> None:
+    job = Job()
+    job.signals["gpu_temperature"][0, :] = 90.0
+    job.signals["gpu_temperature"][0, -6:] = 40.0
+    plain, cool = HOT, Unless(of=Below(signal="gpu_temperature", limit=50))
+    look = Look(library, job.snapshot(library))
+    assert look.judge(rule(plain)).state[0] == 1, "it was hot a minute ago"
+    assert look.judge(rule(All(of=(plain, cool)))).state[0] == -1
 
 
 def hot(library: Library, rows: list[int]) -> Look:

@@ -21,7 +21,7 @@ from rca.physics.written import (
     Gap,
     Job,
     Mount,
-    Pause,
+    Saving,
     Scenario,
     Telemetry,
     WarmUp,
@@ -261,7 +261,7 @@ def test_sequence_imbalance_has_no_persistent_outlier() -> None:
 
 # ----------------------------------------------------------------------------------------------- phases, jobs, time
 def test_a_checkpoint_stops_steps_and_tensor_cores_and_only_writers_idle() -> None:
-    job = Job(id="flat", dp=16, step="2s", samples=256, checkpoint=Pause(first="10m", every="60m", lasts="4m"))
+    job = Job(id="flat", dp=16, step="2s", samples=256, checkpoint=Saving(first="10m", every="60m", lasts="4m"))
     ward = world(job)
     inside = slice(43, 55)
     assert growth(ward, "train_steps_total", inside).max() == 0

@@ -38,7 +38,7 @@ def joins() -> Joins:
         table("cell", ("job", "dp", "pp"), job=["j", "j"], dp=["0", "1"], pp=["0", "0"], node=["a", "b"]),
         table("job", ("job",), job=["j"]),
         table("storage", ("storage",), storage=["filer:/data", "filer:/other"]),
-        table("mount", ("node", "storage"), node=["b", "c"], storage=["filer:/data", "filer:/other"]),
+        table("mount", ("node", "storage"), node=["b", "c"], storage=["filer:/data", "filer:/other"], job=["j", ""]),
     ]  # fmt: skip
     return Joins(load().entities, {one.kind: one for one in tables})
 
@@ -84,6 +84,11 @@ def test_a_communicator_is_joined_by_its_own_kind(joins: Joins) -> None:
 def test_storage_reaches_ranks_through_mounts(joins: Joins) -> None:
     assert listed(joins.members("storage", "storage", "rank", 0)) == [2, 3]
     assert listed(joins.members("storage", "storage", "rank", 1)) == []
+
+
+def test_storage_reaches_jobs_by_where_its_mounts_stand(joins: Joins) -> None:
+    assert listed(joins.members("storage", "storage", "job", 0)) == [0]
+    assert listed(joins.members("storage", "storage", "job", 1)) == []
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,39 @@
-"""Every scenario through the whole pipeline: the right cause first on the right entity, and silence on decoys."""
+"""Every scenario through the whole pipeline: the right cause first on the right entity, and silence on decoys.
 
+Together they make every rule hold and every edge of the causal graph lead from a cause to a finding, at least once.
+What each run has seen is kept, so that this costs no further simulation; alone it runs all scenarios itself.
+"""
+
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from fired import Fired, edges, fired
+from msgspec import structs
 
 from rca.diagnose import diagnose
 from rca.library import Library
 from rca.load import load
-from rca.model import Cause, Report, Window
-from rca.physics.written import Expect, ExpectedCause
-from rca.sources.scenario import ScenarioSource, read
+from rca.model import Cause, Report, Snapshot, Window
+from rca.physics.world import simulate
+from rca.physics.written import Expect, ExpectedCause, Fault, Where
+from rca.sources.assemble import assemble
+from rca.sources.scenario import ScenarioSource, ScenarioStore, read
 
 FILES = sorted((Path(__file__).parents[1] / "scenarios").glob("*.yaml"))
+STALLS = (
+    "dataloader_stuck",
+    "gpu_driver_hang",
+    "nic_down",
+    "nvlink_down",
+    "nvswitch_down",
+    "rank_stuck",
+    "switch_down",
+)
+ABORT = Fault(at="72m", gone=True, on=Where(node="node-07"))
+"""The watchdog of the communicators gives up on a healthy node, and its ranks are killed."""
 
 
 @cache
@@ -20,11 +41,37 @@ def library() -> Library:
     return load()
 
 
-@cache
-def report(path: Path) -> Report:
+class Seen(NamedTuple):
+    """One diagnosis, and what held in it."""
+
+    report: Report
+    fired: Fired
+
+
+def snapshot(path: Path) -> Snapshot:
     source = ScenarioSource(path)
     end = source.latest()
-    return diagnose(library(), source.snapshot(library(), Window(end - 900, end)))
+    return source.snapshot(library(), Window(end - 900, end))
+
+
+def aborted(path: Path) -> Snapshot:
+    """Read a scenario in which the ranks of one more node are killed in the end."""
+    written = read(path)
+    world = simulate(structs.replace(written, faults=(*written.faults, ABORT)))
+    return assemble(ScenarioStore(world), library().in_use(), Window(world.end - 900, world.end))
+
+
+@cache
+def seen(path: Path, *, abort: bool = False) -> Seen:
+    """Diagnose a scenario, once in all tests of this file."""
+    given = aborted(path) if abort else snapshot(path)
+    return Seen(diagnose(library(), given), fired(library(), given))
+
+
+def everything() -> Iterator[Fired]:
+    """Yield what held in each run of this file."""
+    yield from (seen(path).fired for path in FILES)
+    yield from (seen(path, abort=True).fired for path in FILES if path.stem in STALLS)
 
 
 def expected(path: Path) -> Expect:
@@ -35,7 +82,19 @@ def expected(path: Path) -> Expect:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_verdict_is_the_expected_one(path: Path) -> None:
-    expect, found = expected(path), report(path)
+    agree(expected(path), seen(path).report)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem in STALLS], ids=lambda path: path.stem)
+def test_ranks_that_the_watchdog_kills_change_nothing(path: Path) -> None:
+    found = seen(path, abort=True)
+    agree(expected(path), found.report)
+    assert "rank_gone" in found.fired.rules
+    assert "rank_gone" not in {finding.finding for finding in found.report.unexplained}
+
+
+def agree(expect: Expect, found: Report) -> None:
+    """Compare a report with what is expected of it."""
     summary = [(cause.cause, str(cause.entity), cause.probability) for cause in found.causes]
     assert (found.status, found.symptom) == (expect.status, expect.symptom), summary
     wanted = {(cause.cause, tuple(sorted(cause.entity.items()))) for cause in expect.causes}
@@ -68,5 +127,22 @@ def touches(labels: dict[str, str], entity: dict[str, str], cause: Cause) -> boo
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_is_not_affected_is_said(path: Path) -> None:
-    said = {one.rule for one in report(path).not_affected}
+    said = {one.rule for one in seen(path).report.not_affected}
     assert set(expected(path).not_affected) <= said
+
+
+def test_every_root_cause_is_named_in_a_scenario() -> None:
+    roots = {rule.id for rule in library().rules.values() if rule.role == "root"}
+    assert roots - {cause.cause for path in FILES for cause in expected(path).causes} == set()
+
+
+def test_every_rule_holds_in_a_scenario_and_is_silent_in_another() -> None:
+    rules = set(library().rules)
+    assert {rule for rule in rules if not any(rule in one.rules for one in everything())} == set()
+    assert {rule for rule in rules if not any(rule in one.silent_rules for one in everything())} == set()
+
+
+def test_every_edge_leads_from_a_cause_to_a_finding_and_is_silent_in_another() -> None:
+    never = edges(library()).difference(*(one.edges for one in everything()))
+    assert never == set(), "delete what cannot be, or write down the incident in which it is"
+    assert edges(library()).difference(*(one.silent_edges for one in everything())) == set()

@@ -15,19 +15,20 @@ from rca.physics.cluster import Ints
 from rca.physics.layout import STATES
 from rca.physics.run import DT, JobTrace, Trace, generator
 from rca.physics.scrape import Family, Labels, MetricType, Scrapes, grow, hold
-from rca.physics.step import mount_latency, read_bytes, read_seconds, thrashing
+from rca.physics.step import mount_latency, read_bytes, read_seconds, save_factor, thrashing
 
 Draw = Callable[[Floats], Floats]
 _REQUEST = 128e3  # bytes of a block device request
 _QUEUE = 8.0  # requests in flight on a saturated device
 _SAVE_RATE = 1.5e9  # bytes a second that a node writes while it saves a checkpoint
+_WRITE_QUEUE = 16.0  # a write of a checkpoint waits for so many others on the file server
 
 
 @dataclass(frozen=True, eq=False)
 class Host:
     """A trace as its nodes see it: arrays (T, N) of rates a second, and (T, G) of ports.
 
-    `kernel_bytes` (T, N) is what jobs send through the kernel instead of RDMA.
+    `kernel_bytes` (T, N) is what jobs send through the kernel instead of RDMA, `mount_write` what they save on mounts.
     """
 
     trace: Trace
@@ -38,6 +39,7 @@ class Host:
     waiting: Floats
     port_bytes: Floats
     kernel_bytes: Floats
+    mount_write: Floats
 
 
 def families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:
@@ -53,7 +55,7 @@ def families(trace: Trace, scrapes: Scrapes, epoch: float) -> Iterator[Family]:
 def _observe(trace: Trace, scrapes: Scrapes) -> Host:
     """Add up what jobs read, write and send."""
     length, nodes = len(trace.edges) - 1, len(trace.plant.hardware.nodes)
-    disk, mount, written, waiting, kernel = (np.zeros((length, nodes)) for _ in range(5))
+    disk, mount, written, waiting, kernel, saved = (np.zeros((length, nodes)) for _ in range(6))
     port = np.zeros((length, len(trace.plant.hardware.node)))
     for job in trace.jobs:
         moving = (np.diff(job.progress) / DT)[:, None]
@@ -71,8 +73,11 @@ def _observe(trace: Trace, scrapes: Scrapes) -> Host:
         np.add.at(kernel.T, layout.node, np.where(through, sent, 0.0).T)
         saving = (job.state == STATES.index("save_checkpoint"))[:, None]
         writers = np.unique(layout.node[layout.index("dp") == 0])
-        written[:, writers] += saving * _SAVE_RATE / trace.spread("saving")[:, [job.plan.row]]
-    return Host(trace, scrapes, disk, mount, written, waiting, port, kernel)
+        longer = [save_factor(trace.plant, layout, held) for held in trace.conditions]
+        rate = _SAVE_RATE / trace.spread("saving")[:, [job.plan.row]] / np.array(longer)[trace.segment, None]
+        there = layout.job.checkpoint is not None and layout.job.checkpoint.to == "mount"
+        (saved if there else written)[:, writers] += saving * rate
+    return Host(trace, scrapes, disk, mount, written, waiting, port, kernel, saved)
 
 
 def _sent(job: JobTrace, rate: float) -> Floats:
@@ -114,8 +119,12 @@ def _counter(rate: Floats, rows: Ints, start: float = 0.0) -> Draw:
 def _basics(host: Host, epoch: float) -> Iterator[Family]:
     every = _each(host)
     nodes = every[1]
-    names: list[Labels] = [{"nodename": host.trace.plant.hardware.nodes[node], "sysname": "Linux"} for node in nodes]
+    kernel = {"sysname": "Linux", "release": "5.15.0-1058-generic"}
+    names: list[Labels] = [{"nodename": host.trace.plant.hardware.nodes[node], **kernel} for node in nodes]
     yield _family(host, "node_uname_info", (names, nodes), _steady(np.ones(len(nodes))))
+    yield _family(host, "node_os_info", _each(host, pretty_name="Ubuntu 22.04.4 LTS"), _steady(np.ones(len(nodes))))
+    yield _family(host, "node_dmi_info", _each(host, bios_version="2.1.7"), _steady(np.ones(len(nodes))))
+    yield _family(host, "node_network_mtu_bytes", _each(host, device="eth0"), _steady(np.full(len(nodes), 9000.0)))
     yield _family(host, "node_boot_time_seconds", every, partial(hold, host.trace, _boots(host, epoch), nodes))
     yield _family(host, "node_memory_MemTotal_bytes", every, _steady(np.full(len(nodes), 2.16e12)))
     left = 1.0 - host.trace.spread("memory_taken")
@@ -146,7 +155,7 @@ def _pressures(host: Host) -> Mapping[str, Floats]:
     trace = host.trace
     shape = host.waiting.shape
     taken = trace.spread("cpu_taken")
-    storage = host.waiting + 0.5 * (host.written > 0)
+    storage = host.waiting + 0.5 * (host.written + host.mount_write > 0)
     return {
         "cpu_waiting": np.clip(0.05 * _noise(host, "psi cpu", shape, 0.3) + 0.85 * taken, 0.0, 0.98),
         "io_waiting": np.clip(0.01 * _noise(host, "psi io", shape, 0.4) + 0.6 * storage, 0.0, 0.98),
@@ -216,8 +225,10 @@ def _mounts(host: Host) -> Iterator[Family]:
     slowest = np.stack([mount_latency(trace.plant, conditions) for conditions in trace.conditions])[trace.segment]
     first = latency >= slowest[:, hardware.mount_node]
     request = next((job.layout.job.data.request for job in trace.jobs), 1e6)
+    saved = np.where(first, host.mount_write[:, hardware.mount_node], 0.0) / request
     reads = 5.0 + np.where(first, host.mount_read[:, hardware.mount_node], 0.0) / request
     taken = latency * _noise(host, "mount", latency.shape, 0.15)
+    stored = taken * np.where(saved > 0, _WRITE_QUEUE, 1.0)
     labels: list[Labels] = [
         {
             "export": hardware.exports[export],
@@ -238,6 +249,12 @@ def _mounts(host: Host) -> Iterator[Family]:
     }
     for name, rate in series.items():
         yield _family(host, name, (labels, node), _counting(rate, rows, name))
+    writing: list[Labels] = [{**own, "operation": "WRITE"} for own in labels]
+    writes = 0.5 + saved
+    series = {"requests_total": writes, "response_time_seconds_total": writes * stored}
+    series["sent_bytes_total"] = writes * request
+    for name, rate in series.items():
+        yield _family(host, f"{prefix}_{name}", (writing, node), _counting(rate, rows, name))
 
 
 def _ports(host: Host) -> Iterator[Family]:
@@ -248,6 +265,8 @@ def _ports(host: Host) -> Iterator[Family]:
     place = (labels, node)
     rate = trace.spread("port_rate")
     prefix = "node_infiniband"
+    boards = [{**own, "firmware_version": "28.39.3560", "hca_type": "MT4129"} for own in labels]
+    yield _family(host, f"{prefix}_info", (boards, node), _steady(np.ones(len(labels))))
     yield _family(host, f"{prefix}_rate_bytes_per_second", place, lambda when: hold(trace, rate, rows, when))
     down = trace.spread("port_down") > 0
     for name, up, broken in (("state_id", 4.0, 1.0), ("physical_state_id", 5.0, 2.0)):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from rca.library import seconds
 from rca.model import Floats
 from rca.physics.conditions import Plant, select
-from rca.physics.scrape import Family, Scrapes, Target
-from rca.physics.written import Fault, Scenario
+from rca.physics.scrape import Family, Labels, Scrapes, Target
+from rca.physics.written import Fault, Scenario, Where
 
 _SELECTOR = re.compile(r'([a-zA-Z_:][\w:]*)(?:\{(\w+)="([^"]*)"\})?')
 
@@ -38,21 +38,8 @@ class Overlay:
             return np.zeros(len(family.labels), dtype=bool)
         named = np.array([found[2] is None or labels.get(found[2]) == found[3] for labels in family.labels], dtype=bool)
         for row in np.flatnonzero(named).tolist():
-            named[row] = self._there(plant, family, row, scrapes.targets[family.target[row]])
+            named[row] = _there(plant, self.fault.on, family.labels[row], scrapes.targets[family.target[row]])
         return named
-
-    def _there(self, plant: Plant, family: Family, row: int, target: Target) -> bool:
-        """Say whether a series stands at the place of the fault."""
-        where, labels = self.fault.on, family.labels[row]
-        if "export" in labels:
-            return where.export in (None, labels["export"]) and target.node in select(plant, where, "node")
-        if target.rank >= 0:
-            return plant.ranks(target.layout).start + target.rank in select(plant, where, "rank")
-        slot = labels.get("gpu", labels.get("device", "").removeprefix("mlx5_"))
-        if not slot.isdigit():
-            return target.node in select(plant, where, "node")
-        gpus = np.flatnonzero((plant.hardware.node == target.node) & (plant.hardware.slot == int(slot)))
-        return bool(np.isin(gpus, select(plant, where, "gpu")).any())
 
     def laid(self, values: Floats, times: Floats) -> Floats:
         """Return series with what this adds to them; `times` (n, S) in seconds from the start."""
@@ -68,3 +55,27 @@ def overlays(scenario: Scenario) -> Iterator[Overlay]:
     for fault in scenario.faults:
         yield from (Overlay(fault, name, value, False) for name, value in (fault.shows or {}).items())
         yield from (Overlay(fault, name, value, True) for name, value in (fault.counts or {}).items())
+
+
+def relabelled(plant: Plant, family: Family, scrapes: Scrapes) -> Family:
+    """Return a family with the labels that faults change at their places."""
+    labels = list(family.labels)
+    for fault in plant.scenario.faults:
+        for row, own in enumerate(labels) if fault.labels else ():
+            said = {name: text for name, text in (fault.labels or {}).items() if name in own}
+            if said and _there(plant, fault.on, own, scrapes.targets[family.target[row]]):
+                labels[row] = {**own, **said}
+    return replace(family, labels=labels)
+
+
+def _there(plant: Plant, where: Where, labels: Labels, target: Target) -> bool:
+    """Say whether a series stands at a place."""
+    if "export" in labels:
+        return where.export in (None, labels["export"]) and target.node in select(plant, where, "node")
+    if target.rank >= 0:
+        return plant.ranks(target.layout).start + target.rank in select(plant, where, "rank")
+    slot = labels.get("gpu", labels.get("device", "").removeprefix("mlx5_"))
+    if not slot.isdigit():
+        return target.node in select(plant, where, "node")
+    gpus = np.flatnonzero((plant.hardware.node == target.node) & (plant.hardware.slot == int(slot)))
+    return bool(np.isin(gpus, select(plant, where, "gpu")).any())

@@ -13,7 +13,7 @@ from rca.physics.cluster import Ints, assemble
 from rca.physics.conditions import Conditions, Plant, healthy, unfold
 from rca.physics.gpu import TIME_CONSTANT, Clocks, Load, clocks, power, settle
 from rca.physics.layout import STATES, TRAIN, Layout, agenda, place
-from rca.physics.step import Plan, Step, take
+from rca.physics.step import Plan, Step, save_factor, take
 from rca.physics.step import plan as plan_job
 from rca.physics.stops import stop
 from rca.physics.written import Scenario
@@ -72,7 +72,8 @@ def happen(scenario: Scenario) -> Trace:
     since = np.array([conditions.since for conditions in segments])
     segment = np.searchsorted(since, edges[:-1], side="right") - 1
     plans = tuple(calibrate(plan_job(plant, job, DT), plant) for job in range(len(plant.layouts)))
-    saving = np.array([held["saving"] for held in segments])[segment]
+    slower = [[save_factor(plant, layout, held) for layout in plant.layouts] for held in segments]
+    saving = (np.array([held["saving"] for held in segments]) * np.array(slower))[segment]
     states = np.array([agenda(layout.job, edges[:-1], saving[:, row]) for row, layout in enumerate(plant.layouts)])
     states = states.reshape(len(plans), -1)
     stops = [[stop(plant, row, layout, held).halted for held in segments] for row, layout in enumerate(plant.layouts)]

@@ -265,16 +265,44 @@ def mount_latency(plant: Plant, conditions: Conditions) -> Floats:
     return latency
 
 
+def save_factor(plant: Plant, layout: Layout, conditions: Conditions) -> float:
+    """Return how many times longer a checkpoint takes: writers keep so many requests in flight and no more, so on a
+    mount it takes as many times longer as a request does.
+    """
+    if layout.job.checkpoint is None or layout.job.checkpoint.to == "disk":
+        return 1.0
+    slowest = mount_latency(plant, conditions)[layout.node[layout.index("dp") == 0]].max()
+    return max(float(slowest) / plant.healthy("mount_latency"), 1.0)
+
+
+def _prepare_seconds(plan: Plan, conditions: Conditions) -> Floats:
+    """Return (R,): how long each rank's loaders take to decode the batch of one step on what they get of the CPUs."""
+    left = (1.0 - conditions["cpu_taken"]) * conditions["cpu_clock"]
+    return (seconds(plan.layout.job.data.prepare) / left)[plan.layout.node]
+
+
+def _batch_copy(plan: Plan, plant: Plant, conditions: Conditions) -> Floats:
+    """Return (R,): by how much longer the batch takes to a GPU whose PCIe link is not what it can be."""
+    size, gpu = read_bytes(plan, plant, conditions), plan.layout.gpu
+    whole = 3.94e9 * 16.0 * 2.0 ** (plant.healthy("pcie_generation") - 5.0)
+    longer: Floats = size / _pcie_share(conditions, gpu) - size / whole
+    return longer
+
+
 def _data_wait(plan: Plan, plant: Plant, conditions: Conditions, rest: tuple[Floats, Floats]) -> Floats:
     """Return (pp, dp): how long a cell waits for its input.
 
-    Loaders prefetch, so a reader's step can never be shorter than its storage needs: it waits for what the rest of its
-    own step (work, transfer, optimizer) does not hide. Its tensor peers wait in the broadcast.
+    Loaders prefetch, so a reader's step can never be shorter than its storage and its CPUs need: it waits for what the
+    rest of its own step (work, transfer, optimizer) does not hide, and for the copy to its GPU. Its tensor peers wait
+    in the broadcast.
     """
     layout = plan.layout
     work, sync = rest
-    reading = read_seconds(plan, plant, conditions).reshape(layout.shape).max(axis=(2, 3))
+    loading = np.maximum(read_seconds(plan, plant, conditions), _prepare_seconds(plan, conditions))
+    reading, copying = (
+        part.reshape(layout.shape).max(axis=(2, 3)) for part in (loading, _batch_copy(plan, plant, conditions))
+    )
     hidden = pipeline(work, layout.job.micro_batches)[0] + sync.max(axis=(1, 2, 3)).mean() + plan.optimizer + plan.p2p
     tokens = conditions["tokens"][plant.ranks(plan.row)].reshape(layout.shape).max(axis=(2, 3))
     reads = layout.reads.reshape(layout.shape).any(axis=(2, 3))
-    return np.where(reads, np.maximum(plan.data * tokens, reading - hidden), 0.0)
+    return np.where(reads, np.maximum(plan.data * tokens, reading - hidden) + copying, 0.0)

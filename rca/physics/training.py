@@ -7,7 +7,7 @@ job's; the loss by the last rank alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -138,6 +138,20 @@ def _progress(ranks: Ranks, epoch: float) -> Iterator[Family]:
     every = np.zeros(len(ranks.target), dtype=np.int64)
     yield ranks.family("train_step_duration_seconds_sum", lambda: ranks.total(step, every))
     yield ranks.family("train_step_duration_seconds_count", lambda: ranks.done)
+    yield _histogram(ranks.part(np.array([0])), step)
+
+
+def _histogram(first: Ranks, step: Floats) -> Family:
+    """Return the steps of the first rank that stayed below bounds, 15 % apart; all ranks have the same step."""
+    planned = seconds(first.job.layout.job.step)
+    bounds = [*(planned * 1.15**power for power in range(-4, 13)), np.inf]
+    labels = [{**first.labels[0], "le": "+Inf" if np.isinf(bound) else f"{bound:.4g}"} for bound in bounds]
+    below = np.concatenate([step <= bound for bound in bounds], axis=1).astype(np.float64)
+    several = replace(
+        first, ended=np.repeat(first.ended, len(bounds), axis=0), target=np.repeat(first.target, len(bounds))
+    )
+    draw = _totalling(several, below, np.arange(len(bounds)))
+    return Family("train_step_duration_seconds_bucket", "unknown", labels, several.target, draw)
 
 
 def _cells(ranks: Ranks, name: str) -> tuple[Floats, Ints]:

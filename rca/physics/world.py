@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rca.library import seconds
 from rca.model import Floats
 from rca.physics import board, dcgm, host, training
-from rca.physics.overlay import Overlay, overlays
+from rca.physics.overlay import Overlay, overlays, relabelled
 from rca.physics.run import Trace, happen
 from rca.physics.scrape import Family, MetricType, Scrapes, exported, schedule, up
 from rca.physics.written import Scenario
@@ -79,9 +79,10 @@ def simulate(scenario: Scenario, end: float | None = None) -> World:
     epoch = EPOCH if end is None else end - seconds(scenario.duration)
     scrapes = schedule(trace)
     grouped: dict[str, list[Family]] = {}
+    marked = any(fault.labels for fault in scenario.faults)
     for family in _families(trace, scrapes, epoch):
         if exported(trace, family.name) and len(family.labels):
-            grouped.setdefault(family.name, []).append(family)
+            grouped.setdefault(family.name, []).append(relabelled(trace.plant, family, scrapes) if marked else family)
     laid: dict[str, list[Laid]] = {}
     unseen = []
     for overlay in overlays(scenario):

@@ -70,7 +70,8 @@ class Data(Written, frozen=True, kw_only=True):
     """How ranks read their input: `wait` a step in health, `bytes` a step and reading rank, from disk or a mount.
 
     Requests of `request` bytes, `parallel` of them in flight, are prefetched as far as they go: a reader can never be
-    faster than its storage, and shows as waiting only what its own work does not hide.
+    faster than its storage, nor than the CPUs that `prepare` a step's batch, and shows as waiting only what its own
+    work does not hide.
     """
 
     source: Literal["disk", "mount"] = "disk"
@@ -78,6 +79,7 @@ class Data(Written, frozen=True, kw_only=True):
     bytes: Amount = 2e6
     request: Positive = 128e3
     parallel: Count = 8
+    prepare: Duration = "0s"
 
 
 class Pause(Written, frozen=True, kw_only=True):
@@ -86,6 +88,12 @@ class Pause(Written, frozen=True, kw_only=True):
     first: Duration
     every: Duration
     lasts: Duration
+
+
+class Saving(Pause, frozen=True, kw_only=True):
+    """A checkpoint, written `to` the disks of its writers, or to what these mount: then slow storage makes it long."""
+
+    to: Literal["disk", "mount"] = "disk"
 
 
 class Collector(Written, frozen=True, kw_only=True):
@@ -140,7 +148,7 @@ class Job(Written, frozen=True, kw_only=True):
     ep: Count = 1
     gc: Collector | None = None
     warm_up: WarmUp | None = None
-    checkpoint: Pause | None = None
+    checkpoint: Saving | None = None
     evaluation: Pause | None = None
     ends: Duration | None = None
 
@@ -180,7 +188,8 @@ class Fault(Written, frozen=True, kw_only=True):
     fell off the bus (`lost`) or whose driver hangs (`frozen`), ports that left their link (`port_down`).
 
     What is only seen: `shows` is what series of the place read from then on, `counts` what their counters grow by a
-    second more. Both name series as `metric` or `metric{label="value"}`.
+    second more. Both name series as `metric` or `metric{label="value"}`. `labels` is what labels of the place's series
+    say, all the time, where they have them.
     """
 
     at: Duration = "0s"
@@ -226,6 +235,7 @@ class Fault(Written, frozen=True, kw_only=True):
     port_down: bool | None = None
     shows: dict[str, float] | None = None
     counts: dict[str, Amount] | None = None
+    labels: dict[str, str] | None = None
 
 
 class Gap(Written, frozen=True, kw_only=True):

@@ -191,6 +191,14 @@ def weight(cause: Cause) -> str:
     return ", ".join(parts)
 
 
+def _unjudged(rule: NotChecked) -> str:
+    """Say on which suspect a rule could not be judged, the empty string where it could be on none."""
+    if rule.entity is None:
+        return ""
+    among = f"{counted(rule.members, 'suspect')} of " if rule.members > 1 else ""
+    return f" on {among}{name(rule.entity)}"
+
+
 def enabling(not_checked: Iterable[NotChecked]) -> dict[str, list[str]]:
     """Group the rules that could not be checked by what to enable, each such line once, most rules first.
 
@@ -201,5 +209,5 @@ def enabling(not_checked: Iterable[NotChecked]) -> dict[str, list[str]]:
         lines = [line.strip() for line in rule.enable.split("; ") if line.strip()]
         for line in lines or [""]:
             without = f" (without {listed(rule.missing)})" if rule.missing and not lines else ""
-            groups.setdefault(line, []).append(f"{rule.rule}{without}")
+            groups.setdefault(line, []).append(f"{rule.rule}{_unjudged(rule)}{without}")
     return dict(sorted(groups.items(), key=lambda item: (item[0] == "", -len(item[1]), item[0])))

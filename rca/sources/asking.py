@@ -24,6 +24,7 @@ _AGAINST_BASELINE = (
     detectors.NotFalling,
     detectors.Drifting,
     detectors.OneOf,
+    detectors.Rising,
     detectors.Stalled,
     detectors.Missing,
 )
@@ -105,7 +106,7 @@ def questions(library: Library, names: frozenset[str], window: Window, aliases: 
     if problems:
         raise ProblemsError(tuple(problems))
     infos = {
-        name: wanted.add(Samples(name, "", ()), (name,), SHORT, back=False)
+        name: wanted.add(Samples(name, "", ()), (name,), SHORT, back=name in library.entities.rank_info)
         for name in (*library.entities.rank_info, HOSTS, UPLINKS)
         if name in names
     }

@@ -134,6 +134,15 @@ def nameless(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints
     return [f"{count} series name no {kind}, for example {examples[kind]}" for kind, count in sorted(counts.items())]
 
 
+def unmapped(seen: Seen) -> float:
+    """Return the share of series that name no entity of the kind that they are read for."""
+    lost = total = 0
+    for (_, kind), own in seen.desk.readings.codes.items():
+        lost += int((seen.draft.directory.rows[kind][own] < 0).sum())
+        total += len(own)
+    return lost / total if total else 0.0
+
+
 def twice(series: Mapping[int, Sampled], codes: Mapping[tuple[int, str], Ints], directory: Directory) -> list[str]:
     """Count the entities whose series come from two targets at the same time, kind by kind, with an example."""
     found: dict[str, dict[int, set[str]]] = {}

@@ -1,15 +1,17 @@
 """Work that keeps pace with a store: tables and signals are worked out while later answers are on their way."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from rca.library import Library
 from rca.model import Measurement, Window
 from rca.sources.asking import Answered, Questions, Sampling
-from rca.sources.expressions import Sampled
+from rca.sources.expressions import SHORT, Sampled
 from rca.sources.grid import EDGE, Grid, common_step
 from rca.sources.measure import Bench, Material, Times
+from rca.sources.ranks import members
 from rca.sources.readings import Readings
 from rca.sources.series import Block
 from rca.sources.tables import World, build
@@ -105,7 +107,8 @@ class Desk:
         return Draft(self, self._world(), self.times())
 
     def _world(self) -> World:
-        return self.readings.world(self.series, self._topology)
+        world = self.readings.world(self.series, self._topology)
+        return replace(world, infos=members(world.infos, self._window.start - SHORT))
 
     def times(self) -> Times:
         """Choose the grids by the answers so far."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rca.model import Floats
-from rca.promql import Aggregate, Arithmetic, Expression, Number, Operator, Samples
+from rca.promql import Aggregate, Arithmetic, Expression, Number, Operator, Quantile, Samples
 from rca.sources.grid import Combine, Counters, Grid, Ints, Span, Timeline, combine, widen
 from rca.sources.labels import LabelSets
 from rca.sources.series import Block
@@ -192,6 +192,34 @@ class Gathered:
 
 
 @dataclass(eq=False)
+class Percentile:
+    """What a share of the observations stays below, as buckets of a histogram count them (label `le`), an entity a row.
+
+    Between the bounds of a bucket it is interpolated; what lies in the last one reads its lower bound.
+    """
+
+    of: Node
+    share: float
+
+    def __post_init__(self) -> None:
+        self.labels: LabelSets | None = None
+        self.rows: Ints = np.unique(self.of.rows[self.of.rows >= 0])
+        self.interval = self.of.interval
+
+    def answer(self, steps: Ints | None = None) -> Answer:
+        """Return one row an entity."""
+        inner = self.of.answer(steps)
+        said = [one.get("le", "") for one in self.of.labels or ()]
+        edges = np.array([float(text) if text else np.nan for text in said])
+        group = np.where(self.of.rows >= 0, np.searchsorted(self.rows, self.of.rows), -1)
+        bounds = np.unique(edges[~np.isnan(edges)])
+        if len(bounds) < 2:
+            return Answer(np.full((len(self.rows), inner.values.shape[1]), np.nan), None, inner.width)
+        held = [combine(inner.values[edges == edge], group[edges == edge], len(self.rows), "sum") for edge in bounds]
+        return Answer(_quantile(np.maximum.accumulate(np.stack(held), axis=0), bounds, self.share), None, inner.width)
+
+
+@dataclass(eq=False)
 class Joined:
     """Two nodes and an operator; row i is row `left_at[i]` of the left and row `right_at[i]` of the right."""
 
@@ -229,6 +257,8 @@ def bind(expression: Expression, find: Callable[[Samples], tuple[Raw, Ints]]) ->
         return Constant(expression.value)
     if isinstance(expression, Aggregate):
         return Gathered(bind(expression.of, find), expression.by)
+    if isinstance(expression, Quantile):
+        return Percentile(bind(expression.of, find), expression.share)
     if isinstance(expression, Arithmetic):
         left, right = bind(expression.left, find), bind(expression.right, find)
         if isinstance(left, Constant) or isinstance(right, Constant):
@@ -246,7 +276,7 @@ def lookback(expression: Expression, least: float = 0.0) -> dict[Samples, float]
     if isinstance(expression, Samples):
         wide = SHORT if expression.function == "value" else max(expression.range, 2.0 * SHORT) + SHORT
         return {expression: max(wide, least)}
-    if isinstance(expression, Aggregate):
+    if isinstance(expression, Aggregate | Quantile):
         return lookback(expression.of, least)
     if isinstance(expression, Number):
         return {}
@@ -266,6 +296,23 @@ def settled(labels: LabelSets | None, rows: Ints) -> Ints | None:
     if labels is None or len(np.unique(known)) == len(known):
         return None
     return np.array(sorted(range(len(labels)), key=lambda index: sorted(labels[index].items())), dtype=np.int64)
+
+
+def _quantile(counts: Floats, bounds: Floats, share: float) -> Floats:
+    """Return quantiles (n, T) of cumulative counts (B, n, T) below ascending bounds (B,), as Prometheus interpolates.
+
+    >>> _quantile(np.array([[[1.0]], [[3.0]], [[4.0]]]), np.array([1.0, 2.0, np.inf]), 0.5)
+    array([[1.5]])
+    """
+    wanted = share * counts[-1]
+    reached = np.minimum((counts >= wanted).argmax(axis=0), len(bounds) - 1)
+    below = np.where(reached > 0, np.take_along_axis(counts, np.maximum(reached - 1, 0)[None], axis=0)[0], 0.0)
+    inside = np.take_along_axis(counts, reached[None], axis=0)[0] - below
+    low, high = np.where(reached > 0, bounds[np.maximum(reached - 1, 0)], 0.0), bounds[reached]
+    high = np.where(np.isfinite(high), high, low)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = low + (high - low) * (wanted - below) / inside
+    return np.where(counts[-1] > 0, found, np.nan)
 
 
 def _counts(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from rca import promql
 from rca.library import Codes, Signal
 from rca.model import Floats, Measurement
+from rca.plain import natural
 from rca.promql import Samples
 from rca.sources.asking import Query, Questions
 from rca.sources.expressions import Raw, Sampled, bind, settled
@@ -65,11 +66,13 @@ class _Filled(NamedTuple):
 
 @dataclass
 class _Odd:
-    """What was odd about a signal: samples outside its range, and labels that are no code of it."""
+    """What was odd about a signal: samples outside its range, and labels that are no code of it; `texts` are the label
+    values that it takes as they come, numbered in the order of their arrival."""
 
     invalid: int = 0
     example: float = 0.0
     unknown: set[str] = field(default_factory=set)
+    texts: dict[str, int] = field(default_factory=dict)
 
 
 class Bench:
@@ -107,7 +110,9 @@ class Bench:
             )
         if odd.unknown:
             said.append(f"{name}: unknown {', '.join(sorted(odd.unknown)[:3])}, series left out")
-        return self._merged(found) if found else self._reason(signal, queries)
+        if not found:
+            return self._reason(signal, queries)
+        return _ordered(self._merged(found), odd.texts) if odd.texts else self._merged(found)
 
     def _filled(self, signal: Signal, query: Query, odd: _Odd) -> _Filled | None:
         """Evaluate one query; None where it has no sample of any entity."""
@@ -127,7 +132,7 @@ class Bench:
         answer = node.answer()
         values = _within(answer.values, signal.valid, odd)
         if signal.codes is not None:
-            values = _coded(values, node.labels, signal.codes, odd)
+            values = self._coded(values, node.labels, signal.codes, odd)
         how = "last" if signal.codes is not None else signal.combine
         order = settled(node.labels, node.rows) if how in ("sum", "mean", "last") else None
         if order is None:
@@ -140,6 +145,13 @@ class Bench:
         interval = node.interval if np.isfinite(node.interval) else grid.step
         interval, width = round(interval, 3), round(answer.width, 1)
         return _Filled(values, self._spelled(query), interval, width, self._origins(signal, query))
+
+    def _coded(self, values: Floats, labels: LabelSets | None, codes: Codes, odd: _Odd) -> Floats:
+        """Turn series into numbers for the values of a label, whatever it is called there."""
+        names = (codes.label, *(name for name, _ in self.asked.aliases.get(codes.label, ())))
+        sets: Sequence[Mapping[str, str]] = labels or [{}] * len(values)
+        own = [next((one[name] for name in names if one.get(name)), "") for one in sets]
+        return _counted(values, own, codes.values, odd) if codes.values else _numbered(values, own, odd)
 
     def _on(self, number: int, grid: Grid) -> Raw:
         """Return an answer on a grid."""
@@ -238,6 +250,8 @@ class Bench:
             return f"no series matches {queries[0].text}"
         if all((one < 0).all() for one in rows):
             return f"none of its {count} series names a {signal.entity}"
+        if signal.codes is not None and not signal.codes.values:
+            return f"none of its {count} series has a label {signal.codes.label}"
         return "its series have no usable sample in the window"
 
 
@@ -256,10 +270,29 @@ def _within(values: Floats, valid: tuple[float, float] | None, odd: _Odd) -> Flo
     return np.where(outside, np.nan, values)
 
 
-def _coded(values: Floats, labels: LabelSets | None, codes: Codes, odd: _Odd) -> Floats:
+def _numbered(values: Floats, own: Sequence[str], odd: _Odd) -> Floats:
+    """Turn series into the number of their label's value, whatever they read; those without it say nothing."""
+    numbers = np.array([odd.texts.setdefault(text, len(odd.texts)) if text else np.nan for text in own])
+    return np.where(np.isfinite(values), numbers[:, None], np.nan)
+
+
+def _ordered(measured: Measurement, texts: Mapping[str, int]) -> Measurement:
+    """Renumber texts in natural order, so that the order of arrival changes nothing."""
+    ordered = sorted(texts, key=natural)
+    place = np.empty(len(texts))
+    place[[texts[text] for text in ordered]] = np.arange(len(texts))
+
+    def renumbered(values: Floats) -> Floats:
+        known = np.isfinite(values)
+        return np.where(known, place[np.where(known, values, 0.0).astype(np.int64)], np.nan)
+
+    before = None if measured.before is None else renumbered(measured.before)
+    return replace(measured, window=renumbered(measured.window), before=before, texts=tuple(ordered))
+
+
+def _counted(values: Floats, own: Sequence[str], codes: Sequence[str], odd: _Odd) -> Floats:
     """Turn series of a state set into the index of their label's value, where they are not 0."""
-    index = {value: float(number) for number, value in enumerate(codes.values)}
-    own = [one.get(codes.label, "") for one in labels or [{}] * len(values)]
+    index = {value: float(number) for number, value in enumerate(codes)}
     odd.unknown |= {value for value in own if value not in index}
     numbers = np.array([index.get(value, np.nan) for value in own])
     with np.errstate(invalid="ignore"):

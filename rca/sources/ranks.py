@@ -1,5 +1,6 @@
 """Which process runs where: ranks from info series and from their own, as of the end of the window."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -93,6 +94,44 @@ def find_ranks(infos: Sequence[Info], series: Iterable[Seen], nodes: Mapping[str
     warnings += _homeless(rows)
     spans = {key: (min(one.first for one in found), max(one.last for one in found)) for key, found in grouped.items()}
     return Ranks(rows, spans, tuple(warnings))
+
+
+def members(infos: Sequence[Info], start: float) -> list[Info]:
+    """Leave the info series of the window, and of a rank that fell silent before it the last ones.
+
+    It is a member of its job still where most of those that speak on began before it ended (later ones are of a new
+    start, without it), and where nobody has taken its place.
+    """
+    present = [info for info in infos if info.last >= start]
+    if len(present) == len(infos):
+        return present
+    alive = {rank_key(info.seen.values) for info in present}
+    taken = {_spot(info) for info in present} - {None}
+    began: dict[str, list[float]] = {}
+    for info in present:
+        began.setdefault(_job(info), []).append(info.first)
+    middle = {job: sorted(firsts)[len(firsts) // 2] for job, firsts in began.items()}
+    lost = [
+        info
+        for info in infos
+        if info.last < start
+        and middle.get(_job(info), math.inf) <= info.last
+        and rank_key(info.seen.values) not in alive
+        and _spot(info) not in taken
+    ]
+    return present + lost
+
+
+def _job(info: Info) -> str:
+    return info.seen.values.get("job") or DEFAULT
+
+
+def _spot(info: Info) -> tuple[str, ...] | None:
+    """Return the GPU that an info series names, None where it names none."""
+    values = info.seen.values
+    if values.get("uuid"):
+        return (values["uuid"],)
+    return (values["node"], values["gpu"]) if values.get("node") and values.get("gpu") else None
 
 
 def in_order(key: Key) -> tuple[tuple[tuple[int, int, str], ...], ...]:

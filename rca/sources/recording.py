@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -45,6 +46,7 @@ class MeasurementAbout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     smoothing: float
     query: str
     origin: tuple[int, ...]
+    texts: tuple[str, ...] = ()
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +71,15 @@ def write(path: Path, snapshot: Snapshot, window: Window) -> None:
 
     Raises SourceError where the file cannot be written.
     """
+    try:
+        with path.open("wb") as stream:
+            pour(stream, snapshot, window)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be written, {(error.strerror or str(error)).lower()}") from error
+
+
+def pour(stream: BinaryIO, snapshot: Snapshot, window: Window) -> None:
+    """Write what a diagnosis of `window` saw into a stream."""
     labels = _Numbering()
     matrices = {"times": snapshot.times, "before_times": snapshot.before_times}
     measurements = {}
@@ -84,6 +95,7 @@ def write(path: Path, snapshot: Snapshot, window: Window) -> None:
             measurement.smoothing,
             measurement.query,
             tuple(labels.number(label) for label in measurement.origin),
+            measurement.texts,
         )
     tables = {
         name: TableAbout(table.kind, table.key, {key: tuple(column) for key, column in table.columns.items()})
@@ -99,10 +111,7 @@ def write(path: Path, snapshot: Snapshot, window: Window) -> None:
         dict(snapshot.absent),
         snapshot.warnings,
     )
-    try:
-        _save(path, msgspec.json.encode(about), matrices)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be written, {(error.strerror or str(error)).lower()}") from error
+    _save(stream, msgspec.json.encode(about), matrices)
 
 
 class _Numbering:
@@ -121,8 +130,8 @@ class _Numbering:
         return self._numbers[key]
 
 
-def _save(path: Path, about: bytes, matrices: Mapping[str, Floats]) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+def _save(stream: BinaryIO, about: bytes, matrices: Mapping[str, Floats]) -> None:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         archive.writestr(_member(_ABOUT), about, compresslevel=6)
         for name, matrix in matrices.items():
             body = io.BytesIO()
@@ -222,6 +231,7 @@ def _snapshot(about: About, matrices: Mapping[str, Floats]) -> Snapshot:
             smoothing=each.smoothing,
             query=each.query,
             origin=[about.labels[number] for number in _within(each.origin, len(about.labels), name)],
+            texts=each.texts,
         )
         for name, each in about.measurements.items()
     }

@@ -9,7 +9,7 @@ import numpy as np
 from rca import promql
 from rca.library import Library
 from rca.model import Floats, Snapshot, Window
-from rca.promql import Aggregate, Arithmetic, Expression, Samples
+from rca.promql import Aggregate, Arithmetic, Expression, Quantile, Samples
 from rca.sources.assemble import Deployment, Seen, collect, nameless, shaped, twice
 from rca.sources.expressions import Sampled
 from rca.sources.grid import Ints
@@ -188,7 +188,7 @@ def _fixed(plan: Expression) -> Iterator[Samples]:
     """Yield the rates of a plan that have no width but their own; a division by a count of events chooses one."""
     if isinstance(plan, Samples):
         yield from [plan] if plan.function != "value" else []
-    elif isinstance(plan, Aggregate):
+    elif isinstance(plan, Aggregate | Quantile):
         yield from _fixed(plan.of)
     elif isinstance(plan, Arithmetic):
         divisor = plan.right.of if isinstance(plan.right, Aggregate) else plan.right

@@ -336,16 +336,16 @@ class _Builder:
                     self.put("group", (job, name, index), place)
 
     def add_shared(self) -> None:
-        """Add racks, switches and storage."""
+        """Add racks, switches and storage, each with its job where all that it holds is of one."""
         shared = (("rack", "node", "rack"), ("switch", "nic", "leaf"), ("storage", "mount", "storage"))
         for kind, source, label in shared:
             for name in dict.fromkeys(row.get(label, "") for row in self.found.get(source, {}).values()):
                 self.put(kind, (name,))
-        jobs: dict[str, set[str]] = {}
-        for row in self.found.get("nic", {}).values():
-            jobs.setdefault(row.get("leaf", ""), set()).update({row["job"]} if row.get("job") else ())
-        for (leaf,), switch in self.found.get("switch", {}).items():
-            switch["job"] = next(iter(jobs[leaf])) if len(jobs[leaf]) == 1 else ""
+            jobs: dict[str, set[str]] = {}
+            for row in self.found.get(source, {}).values():
+                jobs.setdefault(row.get(label, ""), set()).update({row["job"]} if row.get("job") else ())
+            for (name,), row in self.found.get(kind, {}).items():
+                row["job"] = next(iter(jobs[name])) if len(jobs.get(name, ())) == 1 else ""
 
     def put(self, kind: str, key: Key, more: Mapping[str, str] | None = None) -> None:
         """Add a row of a kind that the library knows, if all of its key is known."""

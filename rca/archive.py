@@ -1,0 +1,362 @@
+"""Where incidents, their reports and the alerts that came in are kept: SQLite, or PostgreSQL where replicas share it.
+
+What a method returns is on disk. Each is one transaction, and those that read before they write exclude each other, so
+several processes may share one database.
+"""
+
+import hashlib
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+import sqlalchemy as sql
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from rca.config import without_password
+from rca.errors import SourceError, UsageError
+from rca.incidents import REOPENS_WITHIN, Incident, Pace, advance
+from rca.model import Record, Report
+from rca.plain import unix
+from rca.render import json as written
+
+MEMORY = 28 * 86400.0
+"""How long an incident counts when the same trouble comes back, in seconds."""
+INCIDENTS_KEPT = 90 * 86400.0
+_LOCK = 7461636
+_BUSY_MS = 30_000
+
+_TABLES = sql.MetaData()
+_INCIDENTS = sql.Table(
+    "incidents",
+    _TABLES,
+    sql.Column("id", sql.String(16), primary_key=True),
+    sql.Column("job", sql.Text, nullable=False, index=True),
+    sql.Column("cause", sql.Text, nullable=False, index=True),
+    sql.Column("layer", sql.Text, nullable=False),
+    sql.Column("place", sql.Text, nullable=False),
+    sql.Column("node", sql.Text, nullable=False, index=True),
+    sql.Column("state", sql.Text, nullable=False, index=True),
+    sql.Column("first", sql.Float, nullable=False, index=True),
+    sql.Column("last", sql.Float, nullable=False),
+    sql.Column("closed", sql.Float, index=True),
+    sql.Column("report", sql.String(16), nullable=False),
+    sql.Column("latest", sql.String(16), nullable=False),
+    sql.Column("body", sql.LargeBinary, nullable=False),
+)
+_REPORTS = sql.Table(
+    "reports",
+    _TABLES,
+    sql.Column("id", sql.String(16), primary_key=True),
+    sql.Column("at", sql.Float, nullable=False, index=True),
+    sql.Column("status", sql.Text, nullable=False),
+    sql.Column("rules", sql.Text, nullable=False),
+    sql.Column("body", sql.LargeBinary, nullable=False),
+)
+_RECORDINGS = sql.Table(
+    "recordings",
+    _TABLES,
+    sql.Column("report", sql.String(16), primary_key=True),
+    sql.Column("at", sql.Float, nullable=False, index=True),
+    sql.Column("body", sql.LargeBinary, nullable=False),
+)
+_ALERTS = sql.Table(
+    "alerts",
+    _TABLES,
+    sql.Column("key", sql.String(64), primary_key=True),
+    sql.Column("number", sql.Integer, nullable=False, index=True),
+    sql.Column("received", sql.Float, nullable=False, index=True),
+    sql.Column("state", sql.Text, nullable=False, index=True),
+    sql.Column("said", sql.Text, nullable=False),
+    sql.Column("report", sql.String(16), nullable=False),
+    sql.Column("body", sql.LargeBinary, nullable=False),
+)
+
+
+class Alert(Record, frozen=True, kw_only=True):
+    """An alert as Alertmanager delivered it; times are unix seconds, `ends` is None while it fires.
+
+    `truncated` says that alerts of its delivery were left out.
+    """
+
+    fingerprint: str
+    status: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts: float
+    ends: float | None = None
+    source: str = ""
+    truncated: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return what makes two deliveries the same: fingerprint, status and start."""
+        return hashlib.sha256(f"{self.fingerprint}\n{self.status}\n{self.starts:.3f}".encode()).hexdigest()
+
+
+class Filter(NamedTuple):
+    """Which incidents to list; an empty field is any."""
+
+    job: str = ""
+    cause: str = ""
+    layer: str = ""
+    node: str = ""
+    state: str = ""
+
+
+class Archive:
+    """One database. Raises SourceError where it fails, UsageError where its URL names none."""
+
+    def __init__(self, url: str) -> None:
+        self._place = without_password(url)
+        try:
+            self._engine = sql.create_engine(url, pool_pre_ping=True)
+        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+            raise UsageError(
+                f"store: {self._place!r} names no database ({error}), write for example sqlite:///rca.db or "
+                "postgresql+psycopg://user@host/rca"
+            ) from error
+        if self._engine.dialect.name == "sqlite":
+            sql.event.listen(self._engine, "connect", _settle)
+            sql.event.listen(self._engine, "begin", _begin)
+        self._turn = threading.Lock()
+        with self._writing() as connection:
+            _TABLES.create_all(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    # -- incidents
+
+    def absorb(self, report: Report, pace: Pace, alerts: Sequence[Alert] = ()) -> list[Incident]:
+        """Keep a report, let incidents advance by it, and return those that changed.
+
+        The `alerts` that it answers are settled in the same breath: none is answered twice, whatever is killed when.
+        """
+        body, at = written.render(report).encode(), unix(report.window.end)
+        name = hashlib.sha256(body).hexdigest()[:16]
+        packed = zlib.compress(body)
+        row = {"id": name, "at": at, "status": report.status, "rules": report.rules, "body": packed}
+        late = at - REOPENS_WITHIN * pace.keep
+        with self._writing() as connection:
+            _put(connection, _REPORTS, name, row)
+            known = _incidents(connection, sql.or_(_INCIDENTS.c.state != "closed", _INCIDENTS.c.closed >= late))
+            before = {one.id: one for one in known}
+            changed = [self._told(connection, one, before.get(one.id), name) for one in advance(known, report, pace)]
+            for one in changed:
+                never = one.state == "closed" and one.opened is None
+                _put(connection, _INCIDENTS, one.id, None if never else _row(one))
+            _settled(connection, alerts, report=name, said="")
+        return changed
+
+    def _told(self, connection: sql.Connection, one: Incident, before: Incident | None, report: str) -> Incident:
+        """Return an incident with the reports that opened it and named it last, and how often its like was seen before."""
+        if before is None:
+            seen = sql.select(sql.func.count()).where(
+                _INCIDENTS.c.cause == one.cause,
+                _INCIDENTS.c.place == str(one.entity),
+                _INCIDENTS.c.first >= one.first - MEMORY,
+                _INCIDENTS.c.id != one.id,
+            )
+            one = msgspec.structs.replace(one, seen_before=int(connection.execute(seen).scalar_one()))
+        opening = before is None or before.opened is None
+        named = before is None or one.last > before.last
+        return msgspec.structs.replace(
+            one, report=report if opening else one.report, latest=report if named else one.latest
+        )
+
+    def incidents(self, chosen: Filter | None = None, limit: int = 1000) -> list[Incident]:
+        """Return incidents, those that were seen last first; those that never opened are no incidents."""
+        wanted = [_INCIDENTS.c[name] == value for name, value in (chosen or Filter())._asdict().items() if value]
+        with self._reading() as connection:
+            found = _incidents(connection, sql.and_(sql.true(), *wanted), limit)
+        return [one for one in found if one.opened is not None]
+
+    def incident(self, name: str) -> Incident | None:
+        """Return one incident."""
+        with self._reading() as connection:
+            return next(iter(_incidents(connection, _INCIDENTS.c.id == name)), None)
+
+    def alive(self, since: float) -> list[Incident]:
+        """Return the incidents that are pending or open, or were closed at `since` or later."""
+        with self._reading() as connection:
+            return _incidents(connection, sql.or_(_INCIDENTS.c.state != "closed", _INCIDENTS.c.closed >= since))
+
+    def history(self, at: float) -> Mapping[tuple[str, str], int]:
+        """Count the incidents of the last 28 days by cause and place, those that are still alive aside."""
+        query = sql.select(_INCIDENTS.c.cause, _INCIDENTS.c.place).where(
+            _INCIDENTS.c.state == "closed", _INCIDENTS.c.first >= at - MEMORY
+        )
+        with self._reading() as connection:
+            return Counter((str(cause), str(place)) for cause, place in connection.execute(query))
+
+    # -- reports
+
+    def report(self, name: str) -> bytes | None:
+        """Return the JSON of a report."""
+        with self._reading() as connection:
+            body = connection.execute(sql.select(_REPORTS.c.body).where(_REPORTS.c.id == name)).scalar_one_or_none()
+        return None if body is None else zlib.decompress(body)
+
+    def record(self, report: str, at: float, body: bytes) -> None:
+        """Keep what a report was made of, as `rca record` writes it."""
+        with self._writing() as connection:
+            connection.execute(sql.delete(_RECORDINGS).where(_RECORDINGS.c.report == report))
+            connection.execute(sql.insert(_RECORDINGS), [{"report": report, "at": at, "body": body}])
+
+    def recording(self, report: str) -> bytes | None:
+        """Return what a report was made of, None where that is not kept, or no longer."""
+        query = sql.select(_RECORDINGS.c.body).where(_RECORDINGS.c.report == report)
+        with self._reading() as connection:
+            body: bytes | None = connection.execute(query).scalar_one_or_none()
+        return body
+
+    def prune(self, at: float, retention: float) -> None:
+        """Forget what is older than `retention`, but reports that incidents refer to, and incidents when they are old."""
+        with self._writing() as connection:
+            connection.execute(
+                sql.delete(_INCIDENTS).where(
+                    _INCIDENTS.c.state == "closed", _INCIDENTS.c.last < at - max(retention, INCIDENTS_KEPT)
+                )
+            )
+            connection.execute(
+                sql.delete(_REPORTS).where(
+                    _REPORTS.c.at < at - retention,
+                    _REPORTS.c.id.not_in(sql.select(_INCIDENTS.c.report)),
+                    _REPORTS.c.id.not_in(sql.select(_INCIDENTS.c.latest)),
+                )
+            )
+            connection.execute(sql.delete(_RECORDINGS).where(_RECORDINGS.c.at < at - retention))
+            connection.execute(
+                sql.delete(_ALERTS).where(_ALERTS.c.received < at - retention, _ALERTS.c.state != "waiting")
+            )
+
+    # -- alerts that came in
+
+    def accept(self, alerts: Iterable[Alert], at: float) -> int:
+        """Keep alerts until somebody has looked into them; return how many are new."""
+        fresh = {alert.key: alert for alert in alerts}
+        with self._writing() as connection:
+            for keys in _parts(list(fresh)):
+                for key in connection.execute(sql.select(_ALERTS.c.key).where(_ALERTS.c.key.in_(keys))).scalars():
+                    del fresh[key]
+            last = connection.execute(sql.select(sql.func.max(_ALERTS.c.number))).scalar_one() or 0
+            rows = [
+                {
+                    "key": key, "number": last + number, "received": at, "state": "waiting", "said": "", "report": "",
+                    "body": msgspec.json.encode(alert),
+                }
+                for number, (key, alert) in enumerate(fresh.items(), 1)
+            ]  # fmt: skip
+            if rows:
+                connection.execute(sql.insert(_ALERTS), rows)
+        return len(fresh)
+
+    def waiting(self, limit: int = 10_000) -> list[Alert]:
+        """Return the alerts that nobody has looked into yet, the oldest first."""
+        query = sql.select(_ALERTS.c.body).where(_ALERTS.c.state == "waiting").order_by(_ALERTS.c.number).limit(limit)
+        with self._reading() as connection:
+            return [msgspec.json.decode(body, type=Alert) for body in connection.execute(query).scalars()]
+
+    def queued(self) -> int:
+        """Count the alerts that nobody has looked into yet."""
+        query = sql.select(sql.func.count()).where(_ALERTS.c.state == "waiting")
+        with self._reading() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def settle(self, alerts: Sequence[Alert], report: str = "", said: str = "") -> None:
+        """Note that alerts have been looked into: the report, or why there is none."""
+        with self._writing() as connection:
+            _settled(connection, alerts, report, said)
+
+    # -- connections
+
+    @contextmanager
+    def _reading(self) -> Iterator[sql.Connection]:
+        try:
+            with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._failure(error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sql.Connection]:
+        """Open a transaction that no other one of these runs beside.
+
+        Those of this process wait for their turn here: SQLite would let them sleep, and look again now and then.
+        """
+        try:
+            with self._turn, self._engine.begin() as connection:
+                if self._engine.dialect.name == "postgresql":
+                    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: SQLAlchemyError) -> SourceError:
+        cause = getattr(error, "orig", None) or error
+        said = " ".join(str(cause).split())
+        return SourceError(f"store {self._place}: {said}, is it reachable, writable and not full")
+
+
+def _settle(connection: DBAPIConnection, _record: object) -> None:
+    """Set a SQLite connection up: readers beside one writer, on disk when committed, patient with others."""
+    connection.isolation_level = None  # transactions begin where we say so
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={_BUSY_MS}"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: sql.Connection) -> None:
+    """Begin as a writer, or not at all: readers wait for nobody."""
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _put(connection: sql.Connection, table: sql.Table, name: str, row: Mapping[str, object] | None) -> None:
+    """Put a row in the place of the one with its id; None takes that one away."""
+    connection.execute(sql.delete(table).where(table.c.id == name))
+    if row is not None:
+        connection.execute(sql.insert(table), [row])
+
+
+def _settled(connection: sql.Connection, alerts: Sequence[Alert], report: str, said: str) -> None:
+    for keys in _parts([alert.key for alert in alerts]):
+        connection.execute(
+            sql.update(_ALERTS).where(_ALERTS.c.key.in_(keys)).values(state="done", report=report, said=said)
+        )
+
+
+def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Part keys into as many as a statement takes."""
+    for start in range(0, len(keys), 500):
+        yield keys[start : start + 500]
+
+
+def _row(one: Incident) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "job": one.job,
+        "cause": one.cause,
+        "layer": one.layer,
+        "place": str(one.entity),
+        "node": one.entity.labels.get("node", ""),
+        "state": one.state,
+        "first": one.first,
+        "last": one.last,
+        "closed": one.closed,
+        "report": one.report,
+        "latest": one.latest,
+        "body": msgspec.json.encode(one),
+    }
+
+
+def _incidents(connection: sql.Connection, where: sql.ColumnElement[bool], limit: int = 1_000_000) -> list[Incident]:
+    query = sql.select(_INCIDENTS.c.body).where(where).order_by(_INCIDENTS.c.last.desc(), _INCIDENTS.c.id).limit(limit)
+    return [msgspec.json.decode(body, type=Incident) for body in connection.execute(query).scalars()]

@@ -1,0 +1,288 @@
+"""The ASGI application: each path, and what it answers. What blocks runs in threads."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.to_thread
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from rca.archive import Alert, Filter
+from rca.config import Serving
+from rca.errors import ProblemsError, RcaError, SourceError
+from rca.incidents import Incident
+from rca.model import seconds
+from rca.plain import visible
+from rca.render import json as written
+from rca.serve import shapes
+from rca.serve.gate import WEBHOOK, Gate, RefusalError, body
+from rca.serve.openapi import document
+from rca.times import parse_time
+from rca.webhook import Backend, Question, Worker, parse
+
+LIMIT = 100
+"""Incidents that are listed where nobody says how many."""
+MOST = 1000
+_FULL = 30
+_BUSY = 10
+_SMALL = 64 << 10
+_log = structlog.get_logger(__name__)
+
+
+def app(backend: Backend, serving: Serving) -> Starlette:
+    """Return the application; while it runs, its worker looks into the alerts that come in."""
+    worker = Worker(backend)
+    desk = Desk(backend, serving, worker)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        worker.start()
+        yield
+        await anyio.to_thread.run_sync(worker.stop)
+
+    served = Starlette(
+        routes=desk.routes(),
+        lifespan=lifespan,
+        middleware=[Middleware(Gate, serving=serving)],
+        exception_handlers={
+            RefusalError: _refused, RcaError: _failed, HTTPException: _http, Exception: _unforeseen,
+        },
+    )  # fmt: skip
+    served.router.redirect_slashes = False  # where to would be told by the Host header, which anybody may write
+    return served
+
+
+class Inbox:
+    """Stores alerts; what comes in while the disk is busy is stored together, with one wait for the disk.
+
+    Who comes first after that stores for all, and the others find it done.
+    """
+
+    def __init__(self, store: Callable[[Sequence[Alert]], None]) -> None:
+        self._store = store
+        self._next = Batch()
+        self._disk = anyio.Lock()
+
+    async def put(self, alerts: Sequence[Alert]) -> None:
+        """Return when alerts are stored; raises what stops that."""
+        mine = self._next
+        mine.alerts.extend(alerts)
+        async with self._disk:
+            if mine is self._next:
+                self._next = Batch()
+                try:
+                    await anyio.to_thread.run_sync(self._store, mine.alerts)
+                    mine.failure = None
+                except (RefusalError, RcaError) as error:
+                    mine.failure = error
+        if mine.failure is not None:
+            raise mine.failure
+
+
+@dataclass
+class Batch:
+    """Alerts that are stored together, and what stopped that, until it is done."""
+
+    alerts: list[Alert] = field(default_factory=list)
+    failure: RefusalError | RcaError | None = field(
+        default_factory=lambda: RefusalError(503, "the alerts could not be stored, send them again", _BUSY)
+    )
+
+
+class Desk:
+    """Answers requests."""
+
+    def __init__(self, backend: Backend, serving: Serving, worker: Worker) -> None:
+        self._backend, self._serving, self._worker = backend, serving, worker
+        self._inbox = Inbox(self._store)
+        self._diagnoses = anyio.CapacityLimiter(serving.max_diagnoses)
+        self._reloading = anyio.CapacityLimiter(1)
+
+    def routes(self) -> list[Route]:
+        """Return every path, with the methods that it takes."""
+        return [
+            Route(WEBHOOK, self.alerts, methods=["GET", "POST"]),
+            Route("/api/v1/incidents", self.incidents),
+            Route("/api/v1/incidents/{id}", self.incident),
+            Route("/api/v1/reports/{id}", self.report),
+            Route("/api/v1/diagnose", self.diagnose, methods=["POST"]),
+            Route("/api/v1/rules", self.rules),
+            Route("/api/v1/openapi.json", self.openapi),
+            Route("/metrics", self.metrics),
+            Route("/-/healthy", self.healthy),
+            Route("/-/ready", self.ready),
+            Route("/-/reload", self.reload, methods=["POST", "PUT"]),
+        ]
+
+    async def alerts(self, request: Request) -> Response:
+        """Take a delivery of Alertmanager, or list the alerts of incidents that are not over."""
+        if request.method == "POST":
+            return await self._delivered(await body(request, self._serving.max_body))
+        alive = await anyio.to_thread.run_sync(self._alive)
+        return _success({"alerts": shapes.active(alive, self._backend.settings().incidents.url)})
+
+    async def _delivered(self, told: bytes) -> Response:
+        """Store a delivery; only then may it be answered."""
+        try:
+            alerts, ignored = await anyio.to_thread.run_sync(parse, told, self._backend.now())
+        except ValueError as error:
+            raise RefusalError(400, str(error)) from error
+        if alerts:
+            await self._inbox.put(alerts)
+            self._worker.wake()
+        return _success(shapes.Received(accepted=len(alerts), ignored=ignored), 202)
+
+    def _store(self, alerts: Sequence[Alert]) -> None:
+        if self._backend.archive.queued() >= self._serving.max_waiting:
+            raise RefusalError(503, f"{self._serving.max_waiting} alerts wait already, send it again later", _FULL)
+        fresh = self._backend.archive.accept(alerts, self._backend.now())
+        _log.info("alerts received", alerts=len(alerts), new=fresh)
+
+    def _alive(self) -> list[Incident]:
+        return self._backend.archive.alive(float("inf"))
+
+    async def incidents(self, request: Request) -> Response:
+        """List incidents, those that were seen last first."""
+        told = request.query_params
+        wanted = Filter(**{name: told.get(name, "") for name in Filter._fields})
+        if wanted.state not in {"", "open", "closed"}:
+            raise RefusalError(400, "state: is open or closed")
+        limit = told.get("limit", str(LIMIT))
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST):
+            raise RefusalError(400, f"limit: is a number from 1 to {MOST}")
+        found = await anyio.to_thread.run_sync(self._backend.archive.incidents, wanted, int(limit))
+        return _success([shapes.incident(one) for one in found])
+
+    async def incident(self, request: Request) -> Response:
+        """Return one incident."""
+        name = request.path_params["id"]
+        found = await anyio.to_thread.run_sync(self._backend.archive.incident, name)
+        if found is None:
+            raise RefusalError(404, "there is no such incident")
+        return _success(shapes.incident(found))
+
+    async def report(self, request: Request) -> Response:
+        """Return a report that was kept."""
+        name = request.path_params["id"]
+        found = await anyio.to_thread.run_sync(self._backend.archive.report, name)
+        if found is None:
+            raise RefusalError(404, "there is no such report, or its time is over")
+        return Response(found, media_type="application/json")
+
+    async def diagnose(self, request: Request) -> Response:
+        """Diagnose on demand; nothing is kept of it."""
+        given = await body(request, _SMALL)
+        question = self._question(given)
+        borrower = object()
+        try:
+            self._diagnoses.acquire_on_behalf_of_nowait(borrower)
+        except anyio.WouldBlock:
+            raise RefusalError(503, f"{self._serving.max_diagnoses} diagnoses are under way", _BUSY) from None
+        try:
+            report = await anyio.to_thread.run_sync(self._backend.asked, question)
+        finally:
+            self._diagnoses.release_on_behalf_of(borrower)
+        return Response(written.render(report), media_type="application/json")
+
+    def _question(self, given: bytes) -> Question:
+        try:
+            asked = msgspec.json.decode(given or b"{}", type=shapes.Asked)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RefusalError(400, f"the body is not what is asked for: {_line(str(error))}") from error
+        jobs = (asked.job,) if isinstance(asked.job, str) else tuple(asked.job)
+        at = parse_time("at", asked.at, self._backend.now()) if asked.at else None
+        return Question(at, tuple(job for job in jobs if job))
+
+    async def rules(self, request: Request) -> Response:
+        """List what may be a root cause as Prometheus lists its rules."""
+        told = request.query_params
+        settings, library = self._backend.settings(), self._backend.library()
+        alive = await anyio.to_thread.run_sync(self._alive)
+        every = shapes.groups(library, alive, seconds(settings.interval), settings.incidents.url)
+        wanted = shapes.Chosen(
+            tuple(told.getlist("rule_name[]")), tuple(told.getlist("rule_group[]")),
+            told.get("exclude_alerts", "").lower() in {"1", "t", "true"},
+        )  # fmt: skip
+        return _success({"groups": [] if told.get("type") == "record" else shapes.chosen(every, wanted)})
+
+    async def openapi(self, _: Request) -> Response:
+        """Describe all this."""
+        return _json(document())
+
+    async def metrics(self, request: Request) -> Response:
+        """Return our own metrics; what waits is counted when asked."""
+        await anyio.to_thread.run_sync(self._count)
+        text, content_type = self._backend.metrics.text(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    def _count(self) -> bool:
+        """Note how many alerts wait; return whether the archive could be read."""
+        try:
+            self._backend.metrics.queued(self._backend.archive.queued())
+        except SourceError as error:
+            _log.error("the archive cannot be read", error=str(error))
+            return False
+        return True
+
+    async def healthy(self, _: Request) -> Response:
+        """Say that the process runs."""
+        return PlainTextResponse("rca is healthy.\n")
+
+    async def ready(self, _: Request) -> Response:
+        """Say whether alerts can be stored and are looked into."""
+        if not self._worker.alive():
+            raise RefusalError(503, "the worker does not run")
+        if not await anyio.to_thread.run_sync(self._count):
+            raise RefusalError(503, "the archive cannot be read, see the log")
+        return PlainTextResponse("rca is ready.\n")
+
+    async def reload(self, _: Request) -> Response:
+        """Read rules and settings again; where they are wrong, the old ones stay."""
+        problems = await anyio.to_thread.run_sync(self._backend.read_again, limiter=self._reloading)
+        if problems:
+            raise RefusalError(500, problems)
+        return PlainTextResponse("rules and settings were read again.\n")
+
+
+def _success(data: object, status: int = 200) -> Response:
+    return _json({"status": "success", "data": data}, status)
+
+
+def _json(data: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(data), status, media_type="application/json")
+
+
+def _line(text: str) -> str:
+    return visible(text if len(text) <= 200 else f"{text[:197]}...")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusalError)
+    return error.response()
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """Answer for an error that was foreseen: the request cannot work, or what we stand on does not."""
+    theirs = not isinstance(error, SourceError | ProblemsError)
+    return RefusalError(400 if theirs else 503, str(error), 0 if theirs else _BUSY).response()
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    """Put an answer of the router into the envelope."""
+    assert isinstance(error, HTTPException)
+    answer = RefusalError(error.status_code, error.detail.lower()).response()
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _unforeseen(_: Request, _error: Exception) -> Response:
+    """Say nothing of an error that nobody foresaw; its traceback is in the log."""
+    return RefusalError(500, "internal error, see the log of the server").response()

@@ -1,0 +1,55 @@
+"""The archive on a real PostgreSQL does what it does on SQLite."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from servers import free_port, postgresql
+from test_archive import alert, feed
+from test_incidents import HEALTHY, ILL, PACE, START, at, ticks
+
+from rca.archive import Archive
+from rca.errors import SourceError
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgresql() as address:
+        yield address
+
+
+def test_incidents_reports_recordings_and_alerts_are_kept(url: str) -> None:
+    first = Archive(url)
+    feed(first, ticks(ILL, 0, 300) + ticks(HEALTHY, 330, 660))
+    assert first.accept([alert(1), alert(2)], START) == 2
+    assert first.accept([alert(2)], START) == 0
+    first.close()
+    again = Archive(url)
+    [incident] = again.incidents()
+    assert (incident.state, incident.well) == ("closed", START + 330.0)
+    assert again.report(incident.report) is not None
+    again.record(incident.report, START, b"\x00samples")
+    assert again.recording(incident.report) == b"\x00samples"
+    again.settle(again.waiting()[:1], said="done")
+    assert [one.labels["n"] for one in again.waiting()] == ["2"]
+    again.prune(START + 1e9, 3600.0)
+    assert not again.incidents()
+    assert again.queued() == 1
+    again.close()
+
+
+def test_replicas_that_write_at_once_make_one_incident(url: str) -> None:
+    replicas = [Archive(url) for _ in range(3)]
+    reports = [at(ILL, 30.0 * number) for number in range(12)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda one: [one.absorb(report, PACE) for report in reports], replicas))
+    assert len(replicas[0].incidents()) == 1
+    for one in replicas:
+        one.close()
+
+
+def test_a_server_that_is_away_is_said_without_its_password() -> None:
+    port = free_port()
+    with pytest.raises(SourceError, match=r"store postgresql\+psycopg://127.0.0.1:\d+/rca: .*refused") as caught:
+        Archive(f"postgresql+psycopg://rca:secret@127.0.0.1:{port}/rca")
+    assert "secret" not in str(caught.value)
