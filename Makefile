@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALLED = $(VENV)/.installed
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?= -n 3 --dist loadfile  # one more than the two cores of CI: some tests mostly wait for servers
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 

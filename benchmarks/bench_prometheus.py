@@ -1,9 +1,8 @@
 """Time of a whole `rca diagnose` against a real Prometheus, against the time to fetch the same series raw.
 
 8,192 GPUs on 1,024 nodes with one ill GPU, 24 signals (196,608 series, and 8,192 that tie ranks to GPUs), 15 minutes at
-15 s, in a Prometheus on the same machine. `raw` asks for the very series that `rca` asks for, over the same times, as
-many requests at once, by instant queries with a range selector; it reads the bodies and throws them away. `streamed` does
-so with the chunks that `rca` fetches where a server streams them, for comparison. `rca` is the program as its users start it, from the start of the process to its end. Both
+15 s, in a Prometheus on the same machine. `raw` sends the very requests that `rca` sends, as many at once, reads the
+bodies and throws them away. `rca` is the program as its users start it, from the start of the process to its end. Both
 run in alternation, the best of each counts.
 """
 
@@ -12,17 +11,17 @@ import json
 import multiprocessing
 import os
 import queue
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests")]
 
@@ -31,13 +30,7 @@ from cluster import SIGNALS, Shape, make, write
 from servers import backfill, prometheus
 
 from rca.config import Server
-from rca.load import load
-from rca.model import Window
 from rca.plain import stamp
-from rca.sources import chunks
-from rca.sources.asking import questions
-from rca.sources.prometheus import PrometheusStore, matched, written
-from rca.sources.series import Selector
 
 FULL = Shape(nodes=1024, pp=8)
 SMALL = Shape(nodes=16, pp=2)
@@ -49,100 +42,80 @@ CAUSE = "gpu_thermal_throttling"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a side: its wall time, its own CPU time, that of the server, how many requests for samples the server
-    answered, and the bytes that came, where they were counted."""
+    """One run of a side: its wall time, its own CPU time, that of the server, and the bytes that the server sent."""
 
     wall: float
     own: float
     server: float
-    requests: int
-    sent: int = 0
+    sent: float
     memory: float = 0.0
 
 
 class Meter:
-    """Reads what the server says of its own CPU time and of the requests that it has answered."""
+    """Reads what the server says of its own CPU time and of the bytes that it has sent."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def read(self) -> tuple[float, int]:
-        """Return CPU seconds and requests for samples since the server started."""
+    def read(self) -> tuple[float, float]:
+        """Return CPU seconds and bytes since the server started."""
         lines = requests.get(f"{self.url}/metrics", timeout=60).text.splitlines()
         cpu = [line for line in lines if line.startswith("process_cpu_seconds_total ")]
-        answered = [
+        sent = [
             line
             for line in lines
-            if line.startswith("prometheus_http_requests_total{")
-            and ('"/api/v1/query"' in line or '"/api/v1/read"' in line)
+            if line.startswith("prometheus_http_response_size_bytes_sum") and '"/api/v1/query"' in line
         ]
-        return float(cpu[0].split()[-1]), sum(int(float(line.split()[-1])) for line in answered)
+        return float(cpu[0].split()[-1]), sum(float(line.split()[-1]) for line in sent)
 
 
-def selectors_of(url: str, window: Window) -> Sequence[Selector]:
-    """Return what a diagnosis asks a server for."""
-    library = load().in_use()
-    with PrometheusStore(Server(url=url)) as store:
-        names = store.names(window.start - window.baseline, window.end)
-    return questions(library, names, window, library.aliases).selectors
+def requests_in(log: Path) -> list[dict[str, str]]:
+    """Return the requests for series in a server's query log; the small ones for its clock are left out."""
+    entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    params = [entry["params"] for entry in entries if entry.get("httpRequest", {}).get("path") == "/api/v1/query"]
+    return [{"query": one["query"], "time": one["end"]} for one in params if "[" in one["query"]]
 
 
-class Request(NamedTuple):
-    """One request: where it goes, its form or body, and its headers."""
-
-    path: str
-    body: bytes | dict[str, str]
-    headers: dict[str, str]
+def asks(query: str, name: str, labels: Mapping[str, str]) -> bool:
+    """Say whether a query reads a metric, with no matcher against these labels."""
+    fits = all(f"{label}=" not in query or f'{label}="{value}"' in query for label, value in labels.items())
+    return fits and re.search(rf'["|]{name}["|]', query) is not None
 
 
-def as_json(selector: Selector) -> Request:
-    """Ask for a selector by an instant query."""
-    width = round((selector.end - selector.start) * 1000.0) + 1
-    form = {"query": f"{written(selector)}[{width}ms]", "time": f"{selector.end:.3f}"}
-    return Request("/api/v1/query", form, {})
-
-
-def as_chunks(selector: Selector) -> Request:
-    """Ask for a selector by a remote read."""
-    times = round(selector.start * 1000.0), round(selector.end * 1000.0)
-    return Request("/api/v1/read", chunks.request(matched(selector), *times), chunks.HEADERS)
-
-
-def fetch_raw(url: str, asked: Sequence[Request], workers: int) -> int:
-    """Send requests, so many at once, read their answers to the end, and return how many bytes came."""
-    sizes: list[int] = []
-    waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
-    for request in asked:
-        waiting.put(request)
+def fetch_raw(url: str, asked: Sequence[dict[str, str]], workers: int) -> None:
+    """Send requests, so many at once, and read their answers to the end."""
+    waiting: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+    for form in asked:
+        waiting.put(form)
 
     def work() -> None:
         with requests.Session() as session:
             session.headers["Accept-Encoding"] = "identity"
             while not waiting.empty():
                 try:
-                    path, body, headers = waiting.get_nowait()
+                    form = waiting.get_nowait()
                 except queue.Empty:
                     return
-                answer = session.post(f"{url}{path}", data=body, headers=headers, stream=True, timeout=600)
+                answer = session.post(f"{url}/api/v1/query", data=form, stream=True, timeout=600)
                 answer.raise_for_status()
-                sizes.append(sum(len(piece) for piece in answer.raw.stream(1 << 20)))
+                for _ in answer.raw.stream(1 << 20):
+                    pass
 
     threads = [threading.Thread(target=work) for _ in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(sizes)
 
 
-def run_raw(url: str, asked: Sequence[Request], meter: Meter) -> Run:
-    """Measure a raw fetch."""
-    cpu, answered = meter.read()
+def run_raw(url: str, asked: Sequence[dict[str, str]], meter: Meter) -> Run:
+    """Measure the raw fetch."""
+    cpu, sent = meter.read()
     own, start = time.process_time(), time.perf_counter()
-    sent = fetch_raw(url, asked, Server().workers)
+    fetch_raw(url, asked, Server().workers)
     wall, own = time.perf_counter() - start, time.process_time() - own
     later, more = meter.read()
-    return Run(wall, own, later - cpu, more - answered, sent)
+    return Run(wall, own, later - cpu, more - sent)
 
 
 def run_rca(url: str, end: float, report: Path, meter: Meter) -> Run:
@@ -155,7 +128,7 @@ def run_rca(url: str, end: float, report: Path, meter: Meter) -> Run:
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(report.with_name("bytecode"))  # compiled, as pip leaves what it installs
-    cpu, answered = meter.read()
+    cpu, sent = meter.read()
     start = time.perf_counter()
     with report.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, cwd=Path(__file__).resolve().parents[1], env=environment)
@@ -165,8 +138,7 @@ def run_rca(url: str, end: float, report: Path, meter: Meter) -> Run:
     if process.returncode not in {0, 10, 11}:
         raise SystemExit(f"rca diagnose: exit status {process.returncode}")
     later, more = meter.read()
-    own, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
-    return Run(wall, own, later - cpu, more - answered, memory=memory)
+    return Run(wall, usage.ru_utime + usage.ru_stime, later - cpu, more - sent, usage.ru_maxrss / 1024)
 
 
 def judge(report: Path, shape: Shape) -> str:
@@ -183,27 +155,27 @@ def judge(report: Path, shape: Shape) -> str:
 
 def show(side: str, run: Run) -> None:
     """Print one run."""
-    sent = f"{run.sent / 1e6:,.1f} MB" if run.sent else ""
-    memory = f"{run.memory:,.0f} MiB" if run.memory else ""
-    times = f"{run.wall:>8.2f} s {run.own:>9.2f} s {run.server:>9.2f} s"
-    print(f"{side:>8} {times} {run.requests:>9} {sent:>11} {memory:>11}".rstrip(), flush=True)
+    memory = f"{run.memory:>7,.0f} MiB" if run.memory else ""
+    print(
+        f"{side:>6} {run.wall:>8.2f} s {run.own:>9.2f} s {run.server:>9.2f} s {run.sent / 1e6:>8.1f} MB {memory}",
+        flush=True,
+    )
 
 
 def compare(url: str, end: float, shape: Shape, given: argparse.Namespace) -> None:
     """Run both sides in alternation and print what they take."""
     meter, report = Meter(url), given.folder / "report.json"
-    run_rca(url, end, report, meter)  # compiles the program, warms the server up
-    selectors = selectors_of(url, Window(end - WINDOW, end))
-    missing = {name for name, _ in SIGNALS} - {name for one in selectors for name in one.names}
+    run_rca(url, end, report, meter)  # fills the log, compiles the program, warms the server up
+    asked = requests_in(given.folder / "queries.log")
+    missing = [name for name, labels in SIGNALS if not any(asks(form["query"], name, labels) for form in asked)]
     if missing:
-        print(f"not asked for, as no rule reads them: {', '.join(sorted(missing))}")
-    print(f"{len(selectors)} requests for series, {Server().workers} at once")
-    print(f"{'':>8} {'wall':>10} {'own CPU':>11} {'server CPU':>11} {'requests':>9} {'sent':>11} {'peak memory':>11}")
+        print(f"not asked for, as no rule reads them: {', '.join(missing)}")
+    print(f"{len(asked)} requests for series, {Server().workers} at once")
+    print(f"{'':>6} {'wall':>10} {'own CPU':>11} {'server CPU':>11} {'sent':>11} {'peak memory':>11}")
     raw, ours = [], []
     for _ in range(given.repeats):
-        raw.append(run_raw(url, [as_json(one) for one in selectors], meter))
+        raw.append(run_raw(url, asked, meter))
         show("raw", raw[-1])
-        show("streamed", run_raw(url, [as_chunks(one) for one in selectors], meter))
         ours.append(run_rca(url, end, report, meter))
         show("rca", ours[-1])
     ratio = min(run.wall for run in ours) / min(run.wall for run in raw)
@@ -239,7 +211,8 @@ def main() -> None:
         backfill(text, given.folder / "server" / "data")
         text.unlink()
         print(f"made and loaded in {time.perf_counter() - start:.0f} s", flush=True)
-        with prometheus(given.folder / "server") as url:
+        logging = f"global: {{scrape_interval: 15s, query_log_file: '{given.folder / 'queries.log'}'}}\n"
+        with prometheus(given.folder / "server", config=logging) as url:
             compare(url, end, shape, given)
             if given.profile:
                 from stages import profile  # noqa: PLC0415 - only then needed

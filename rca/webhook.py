@@ -38,7 +38,8 @@ PATIENCE = 1800.0
 """For so many seconds a question is asked again, where the source does not answer."""
 _SLOWEST = 60.0
 _IDLE = 15.0
-_GATHERS = 0.2
+_GATHERS = 1.0
+_MOST_GATHERED = 12
 _STOPS_WITHIN = 10.0
 _MOST_OBJECTS = 20 * MOST
 _AT = re.compile(r"^(?P<said>.*) - at `(?:key in )?\$\.?(?P<place>[^`]*)`$", re.DOTALL)
@@ -279,11 +280,18 @@ class Worker:
             if self.round():
                 pause = 1.0
                 self._woken.wait(_IDLE)
-                self._stopping.wait(_GATHERS)
+                self._gather()
             else:
                 self._stopping.wait(pause)
                 pause = min(2.0 * pause, _SLOWEST)
         self._pool.shutdown()
+
+    def _gather(self) -> None:
+        """Wait until nothing more arrives, but not for ever: a storm is one question, and its senders have quick answers."""
+        for _ in range(_MOST_GATHERED):
+            self._woken.clear()
+            if self._stopping.wait(_GATHERS) or not self._woken.is_set():
+                return
 
     def round(self) -> bool:
         """Look into all that waits now; return whether nothing has to be tried again."""

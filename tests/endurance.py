@@ -110,7 +110,7 @@ def burst(url: str, count: int, connections: int, within: float, starts: float) 
 @contextmanager
 def past(folder: Path) -> Iterator[tuple[str, float]]:
     """Run a Prometheus that holds a fault, and yield its URL and a start of alerts that leads there."""
-    world = stage(LOOP)
+    world = stage(LOOP, float(int(time.time())) - 600.0)  # not so long ago that it would be forgotten
     text = folder / "past.om"
     with text.open("w", encoding="utf-8") as stream:
         stream.writelines(openmetrics.lines(world))
@@ -133,7 +133,7 @@ def killed(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
             mine = {
                 f"{number:02x}{one:014x}": body(f"{number:02x}{one:014x}", starts + one % 10) for one in range(20_000)
             }
-            senders.append(threading.Thread(target=send, args=(server.url, mine, 0.05, stop, known)))
+            senders.append(threading.Thread(target=send, args=(server.url, mine, 1.5, stop, known)))
         for sender in senders:
             sender.start()
         try:

@@ -224,7 +224,7 @@ class Site:
             )
         if status != 200:
             raise SourceError(f"{self.url}: {status} {_reason(response)}: {said(body)} (asked for {_asked(response)})")
-        if not body and "json" in response.headers.get("Content-Type", "json"):
+        if not body:
             raise SourceError(f"{self.url}: the answer is empty where JSON belongs, is this a Prometheus server")
 
 

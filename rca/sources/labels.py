@@ -35,17 +35,6 @@ class Pool:
         who = [self._add(text) if number is None else number for number, text in zip(numbers, sets, strict=True)]
         return LabelSets(names, np.array(who, dtype=np.int64), self)
 
-    def read_as(
-        self, names: Sequence[str], sets: Sequence[bytes], parse: Callable[[bytes], Mapping[str, str]]
-    ) -> "LabelSets":
-        """Read label sets that are written in another way than JSON, without their names; `parse` reads one."""
-        numbers = list(map(self._numbers.get, sets))
-        who = [
-            self._number(text, parse(text)) if number is None else number
-            for number, text in zip(numbers, sets, strict=True)
-        ]
-        return LabelSets(names, np.array(who, dtype=np.int64), self)
-
     def adopt(self, labels: Sequence[Mapping[str, str]]) -> "LabelSets":
         """Return label sets as sets of this pool."""
         if isinstance(labels, LabelSets) and labels.pool is self:
@@ -54,16 +43,14 @@ class Pool:
 
     def _add(self, text: bytes) -> int:
         """Return the number of a set that is seen under this spelling for the first time."""
-        return self._number(text, _SET.decode(text))
-
-    def _number(self, text: bytes, labels: Mapping[str, str]) -> int:
-        """Return the number of a set, and remember how it was spelt."""
-        told = dict(labels) if list(labels) == sorted(labels) else dict(sorted(labels.items()))
-        spelling = msgspec.json.encode(told)
+        labels = _SET.decode(text)
+        if list(labels) != sorted(labels):
+            labels = dict(sorted(labels.items()))
+        spelling = msgspec.json.encode(labels)
         with self._lock:
             number = self._numbers.setdefault(spelling, len(self.sets))
             if number == len(self.sets):
-                self.sets.append(told)
+                self.sets.append(labels)
             self._numbers[text] = number
         return number
 

@@ -8,7 +8,7 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
@@ -16,27 +16,23 @@ from typing import NamedTuple, Self, TypeVar
 import msgspec
 import numpy as np
 import requests
-import yaml
 from prometheus_api_client import PrometheusConnect
 
 from rca import config
 from rca.errors import SourceError
 from rca.library import Library
 from rca.model import Floats, Snapshot, Window, seconds
-from rca.sources import chunks, http, matrix
+from rca.sources import http, matrix
 from rca.sources.assemble import Deployment, assemble
 from rca.sources.labels import Pool
 from rca.sources.series import Block, Matcher, Selector
 
 T = TypeVar("T")
 MAX_POINTS = 11_000
-MANY = 8
-"""From so many selectors on it pays to ask whether the server streams chunks."""
 SHORTEST_MS = 1_000
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _YEARS = re.compile(r"(?:(\d+)y)?(\S*)")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
-_GLOBAL = re.compile(r"^  external_labels:\n(?:    .*\n?)*", re.MULTILINE)
 _TOO_MUCH = re.compile(
     r"too many samples|maxSamplesPerQuery|err-mimir-max-(chunks|fetched|estimated|query-length)|samples limit"
 )
@@ -58,17 +54,13 @@ def written(selector: Selector) -> str:
     >>> print(written(Selector(("A", "B"), (Matcher("phase", "!=", "x"),), 0.0, 60.0)))
     {__name__=~"A|B",phase!="x"}
     """
-    return "{" + ",".join(f"{_label(label)}{op}{quoted(value)}" for label, op, value in matched(selector)) + "}"
-
-
-def matched(selector: Selector) -> tuple[Matcher, ...]:
-    """Return the matchers of a selector, that of its names first."""
+    matchers = selector.matchers
     if len(selector.names) == 1:
-        return (Matcher("__name__", "=", selector.names[0]), *selector.matchers)
-    if selector.names:
+        matchers = (Matcher("__name__", "=", selector.names[0]), *matchers)
+    elif selector.names:
         pattern = "|".join(_SPECIAL.sub(r"\\\1", name) for name in selector.names)
-        return (Matcher("__name__", "=~", pattern), *selector.matchers)
-    return selector.matchers
+        matchers = (Matcher("__name__", "=~", pattern), *matchers)
+    return "{" + ",".join(f"{_label(label)}{op}{quoted(value)}" for label, op, value in matchers) + "}"
 
 
 def _label(name: str) -> str:
@@ -93,25 +85,12 @@ class _Runtime(msgspec.Struct):
     data: _Kept
 
 
-class _Config(msgspec.Struct):
-    """The configuration of a Prometheus, as text."""
-
-    yaml: str
-
-
-class _Configured(msgspec.Struct):
-    """The answer that holds the configuration."""
-
-    data: _Config
-
-
 class _Piece(NamedTuple):
-    """The answer to one question, still text or chunks, and the times that it is wanted for."""
+    """The answer to one question, still text, and the times that it is wanted for."""
 
     body: bytes
     first: float
     last: float
-    streamed: bool = False
 
 
 class PrometheusStore:
@@ -131,7 +110,6 @@ class PrometheusStore:
         self._lock = threading.Lock()
         self._pool = pool or Pool()
         self._notes: set[str] = set()
-        self._foreign: Mapping[str, str] | None = None  # the server's external labels; None: ask for JSON
 
     def __enter__(self) -> Self:
         return self
@@ -163,10 +141,9 @@ class PrometheusStore:
         They are decoded here, in one thread: those that ask would only wait for each other in it, and the server for
         them.
         """
-        self._foreign = self._external() if len(selectors) >= MANY else None
         jobs = [http.Job(written(selector), partial(self._raw, selector)) for selector in selectors]
         for index, pieces in http.in_parallel(jobs, self._workers, self.site):
-            blocks = [self._block(piece) for piece in pieces]
+            blocks = [matrix.clipped(self._decoded(piece.body), piece.first, piece.last) for piece in pieces]
             yield index, matrix.joined(blocks) if blocks else _nothing()
 
     def evaluate(self, query: str, times: Floats) -> Block:
@@ -207,53 +184,7 @@ class PrometheusStore:
     def _raw(self, selector: Selector) -> "list[_Piece]":
         """Fetch one selector, in halves of its time where the server finds it too much at once."""
         first, last = math.ceil(selector.start * 1000 - 0.001), math.floor(selector.end * 1000 + 0.001)
-        if last < first:
-            return []
-        if self._foreign is not None and (body := self._streamed(selector, first, last)) is not None:
-            return [_Piece(body, first / 1000, last / 1000, streamed=True)]
-        return self._pieces(written(selector), first, last)
-
-    def _streamed(self, selector: Selector, first: int, last: int) -> bytes | None:
-        """Fetch one selector as chunks; None, now and from now on, where the server does not offer that.
-
-        What else may be wrong, the question for JSON that follows brings to light.
-        """
-        try:
-            answer = self._session.post(
-                f"{self.site.url}/api/v1/read",
-                data=chunks.request(matched(selector), first, last),
-                headers=chunks.HEADERS,
-                verify=self._session.verify,
-            )
-            if answer.headers.get("Content-Type", "").startswith(chunks.CONTENT_TYPE):
-                return answer.content
-        except SourceError:
-            if self.site.deadline.passed():
-                raise
-        self._foreign = None
-        return None
-
-    def _external(self) -> Mapping[str, str] | None:
-        """Return the labels that the server adds to what it streams, None where it does not say."""
-        url = f"{self.site.url}/api/v1/status/config"
-        try:
-            body = self._alone(
-                "its external labels", lambda: self._session.get(url, verify=self._session.verify).content
-            )
-            told = msgspec.json.decode(body if isinstance(body, bytes) else b"", type=_Configured).data.yaml
-            found = yaml.safe_load("".join(_GLOBAL.findall(told)) or "{}") or {}
-            return {str(name): str(value) for name, value in (found.get("external_labels") or {}).items()}
-        except (SourceError, msgspec.DecodeError, yaml.YAMLError, AttributeError):
-            return None
-
-    def _block(self, piece: _Piece) -> Block:
-        """Decode one answer."""
-        if not piece.streamed:
-            return matrix.clipped(self._decoded(piece.body), piece.first, piece.last)
-        asked = chunks.Asked(piece.first, piece.last, self._foreign or {})
-        block, others = chunks.decode(piece.body, self.site.url, self._pool, asked)
-        self._note([f"{others} chunks hold native histograms, which are not read"] if others else [])
-        return block
+        return self._pieces(written(selector), first, last) if last >= first else []
 
     def _pieces(self, vector: str, first: int, last: int) -> "list[_Piece]":
         """Return the answers for [first, last] in milliseconds, in order of time.
