@@ -160,10 +160,10 @@ class Eyes:
         settings = self.rules.settings
         if at - self.past.swept >= seconds(settings.incidents.sweep):
             return "sweep"
-        if not self.past.ranks:
-            return "no ranks to glance at"
         changed = self._changed(store, at)
-        return f"events: {changed}" if changed else self._symptoms(store, at)
+        if changed or not self.past.ranks:  # where no rank tells of itself, events and sweeps are all there is
+            return f"events: {changed}" if changed else ""
+        return self._symptoms(store, at)
 
     def _symptoms(self, store: Live, at: float) -> str:
         settings, library, deployment, _ = self.rules
