@@ -16,6 +16,7 @@ from rca import reader
 from rca.errors import Problem, ProblemsError, UsageError, suggestion
 from rca.library import Override, Written
 from rca.model import Duration
+from rca.plain import lowered
 
 Workers = Annotated[int, msgspec.Meta(ge=1, le=64)]
 Given = Mapping[str, str | tuple[str, ...]]
@@ -300,7 +301,7 @@ def _said(error: msgspec.ValidationError, value: object) -> str:
     text = _PATH.sub("", str(error))
     if "matching regex" in text:  # of all settings, only durations have a pattern
         return f"{value!r} is not a duration, write for example 15m"
-    return text[:1].lower() + text[1:]
+    return lowered(text)
 
 
 def secret(path: str, what: str) -> str:

@@ -25,7 +25,8 @@ _ORDER: tuple[Symptom, ...] = ("crashed", "stalled", "numeric", "slow_onset", "s
 def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = (), history: History | None = None) -> Report:
     """Rank what started the trouble of some jobs, or of all that the snapshot knows.
 
-    `history` says what was ill before: it is likelier to be ill again. `jobs` that the snapshot does not know are ignored; the caller tells the user.
+    `history` says what was ill before: it is likelier to be ill again. `jobs` that the snapshot does not know are
+    ignored; the caller tells the user.
     """
     ordered = canonical(library, snapshot)
     look = Look(library, completed(library, ordered))

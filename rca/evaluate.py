@@ -30,7 +30,7 @@ from rca.detectors import (
     named,
     number,
 )
-from rca.library import BUSY, PHASES, Library, Override, Rule, seconds
+from rca.library import BUSY, PHASES, PROGRESS, Library, Override, Rule, seconds
 from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
 from rca.relations import Joins, gather, tally
@@ -40,11 +40,9 @@ HARDWARE = ("physical", "resource")
 """Layers whose root rules hold whatever the job is doing, unless they say otherwise."""
 ANY_PHASE = ("any",)
 TRAINING = "train"
+"""The phase in which a baseline is taken."""
 IDLE = 5.0
 """A GPU of which the driver reports less than this, in percent, runs nothing."""
-"""The phase in which a baseline is taken."""
-PROGRESS = "job_steps"
-"""The signal that says whether a job gets on; what has stood still since before the window is looked at from there."""
 LEAD = 300.0
 """So many seconds before a job's last step may lie what has stopped it."""
 RECENT = 240.0

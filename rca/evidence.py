@@ -12,7 +12,7 @@ from rca.graph import NO_ROWS, Graph, measured
 from rca.library import Derived
 from rca.model import Evidence
 from rca.peers import Indices, sorted_medians
-from rca.plain import quantity
+from rca.plain import lowered, quantity
 
 _AGGREGATION = {
     "max": "max(", "min": "min(", "mean": "avg(", "sum": "sum(", "median": "quantile(0.5, ", "count": "count(",
@@ -204,12 +204,3 @@ def _common(origin: Sequence[Mapping[str, str]], rows: Indices) -> dict[str, str
         if not shared:
             break
     return dict(sorted(shared.items()))
-
-
-def lowered(text: str) -> str:
-    """Lower the first letter, unless a second capital shows that it is a name.
-
-    >>> lowered("A GPU is hot"), lowered("HBM temperature"), lowered("NVLink errors")
-    ('a GPU is hot', 'HBM temperature', 'NVLink errors')
-    """
-    return text if len(text) > 1 and text[1].isupper() else text[:1].lower() + text[1:]

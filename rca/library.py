@@ -19,6 +19,8 @@ PHASES = "rank_state"
 """The signal that says what a job is doing; every rule is masked by it."""
 BUSY = "gpu_utilisation"
 """The signal that says whether a GPU does anything at all."""
+PROGRESS = "job_steps"
+"""The signal that says whether a job gets on; what has stood still since before the window is looked at from there."""
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

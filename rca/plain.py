@@ -171,3 +171,12 @@ def unix(text: str) -> float:
     60.0
     """
     return datetime.fromisoformat(text).timestamp()
+
+
+def lowered(text: str) -> str:
+    """Lower the first letter, unless a second capital shows that it is a name.
+
+    >>> lowered("A GPU is hot"), lowered("HBM temperature"), lowered("NVLink errors")
+    ('a GPU is hot', 'HBM temperature', 'NVLink errors')
+    """
+    return text if len(text) > 1 and text[1].isupper() else text[:1].lower() + text[1:]

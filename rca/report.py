@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.detectors import Detector, leaves
 from rca.evaluate import Judgement, Look, median
-from rca.evidence import Numbers, lowered
+from rca.evidence import Numbers
 from rca.graph import ENOUGH, Candidate, Graph, Step, measured
 from rca.infer import Doubt, Standing, Verdict
 from rca.library import Rule
@@ -27,7 +27,7 @@ from rca.model import (
     Rejected,
 )
 from rca.peers import Indices
-from rca.plain import percent, quantity, stamp
+from rca.plain import lowered, percent, quantity, stamp
 from rca.unchecked import Unchecked, unchecked
 
 LISTED = 0.05

@@ -25,7 +25,7 @@ from rca.library import Entities, Library
 from rca.metrics import Metrics
 from rca.model import Report, seconds
 from rca.notify import ROLES
-from rca.plain import stamp
+from rca.plain import lowered, stamp
 from rca.sources.identity import Reader
 
 MOST = 10_000
@@ -166,10 +166,10 @@ def _said(error: msgspec.DecodeError) -> str:
     """Put a decoder's objection into our words: the place first."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
-        return f"the body is not JSON, {_short(text[:1].lower() + text[1:])}"
+        return f"the body is not JSON, {_short(lowered(text))}"
     found = _AT.match(text)
     said, place = (found["said"], found["place"]) if found else (text, "")
-    return f"{place or 'the body'}: {_short(said[:1].lower() + said[1:])}"
+    return f"{place or 'the body'}: {_short(lowered(said))}"
 
 
 def _short(text: str) -> str:

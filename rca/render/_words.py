@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from rca.model import Cause, EntityRef, Evidence, FindingRef, JobSymptom, Link, NotChecked, Report
-from rca.plain import counted, percent, quantity, times, visible
+from rca.plain import counted, lowered, percent, quantity, times, visible
 
 LIKELY = 0.5
 DETAILED = 3
@@ -71,16 +71,6 @@ def listed(words: Sequence[str], most: int = 6) -> str:
     return shown[0] if len(shown) == 1 else " and ".join((", ".join(shown[:-1]), shown[-1])) if shown else ""
 
 
-def lowered(sentence: str) -> str:
-    """Let a sentence go on after a colon: lower its first letter, unless that begins an acronym, and end no stop.
-
-    >>> lowered("A GPU is hot."), lowered("NVLink errors")
-    ('a GPU is hot', 'NVLink errors')
-    """
-    stripped = sentence.strip().rstrip(".")
-    return stripped if stripped[1:2].isupper() else stripped[:1].lower() + stripped[1:]
-
-
 def ended(sentence: str) -> str:
     """Make a sentence: a capital at its start, a stop at its end; nothing of nothing.
 
@@ -135,7 +125,10 @@ def _found(report: Report) -> str:
     effect = ailments(report) or "no job shows a symptom yet"
     if len(likely) > 1:
         return f"{counted(len(likely), 'cause')}: {listed([accusation(cause) for cause in likely], most=3)}; {effect}"
-    parts = [accusation(cause) + (f": {lowered(cause.summary)}" if cause.summary else "") for cause in likely]
+    parts = [
+        accusation(cause) + (f": {lowered(cause.summary.strip().rstrip('.'))}" if cause.summary else "")
+        for cause in likely
+    ]
     return "; ".join([*parts, effect])
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rca.errors import SourceError
 from rca.model import Floats
+from rca.plain import lowered
 from rca.sources.labels import Pool, taken
 from rca.sources.series import Block
 
@@ -131,14 +132,10 @@ def _notes(answer: Answer | Envelope) -> tuple[str, ...]:
 def _unlike(body: bytes, error: msgspec.DecodeError) -> str:
     """Say what is wrong with a body that is no answer."""
     if isinstance(error, msgspec.ValidationError):
-        return f"the answer is JSON, but not of the Prometheus API ({_lowered(str(error))}), is the URL right"
+        return f"the answer is JSON, but not of the Prometheus API ({lowered(str(error))}), is the URL right"
     if body[:1] in b"{[" and "truncated" in str(error):
         return f"the answer breaks off after {len(body)} bytes, try again"
-    return f"the answer is not JSON ({_lowered(str(error))}), is this a Prometheus server"
-
-
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    return f"the answer is not JSON ({lowered(str(error))}), is this a Prometheus server"
 
 
 def _block(metrics: Sequence[Text], texts: Sequence[Text], pool: Pool) -> Block:
