@@ -83,7 +83,7 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(escape(visible(step)))
 
 
-def log_to(stream: TextIO, *, debug: bool = False) -> None:
+def log_to(stream: TextIO) -> None:
     """Write the log of a long-lived process: lines for people on a terminal, JSON lines in a pipe."""
     import structlog  # noqa: PLC0415 - only servers have a log
 
@@ -97,7 +97,7 @@ def log_to(stream: TextIO, *, debug: bool = False) -> None:
             structlog.processors.format_exc_info,
             structlog.dev.ConsoleRenderer() if people else structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger("debug" if debug else "info"),
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )

@@ -58,7 +58,7 @@ def _suspects(graph: Graph, verdict: Verdict) -> Iterator[tuple[float, Unchecked
     for finding, row, symptom in _open(graph, verdict):
         kind = graph.look.library.rules[finding].entity
         for judged in roots:
-            for edge in judged.rule.causes:
+            for edge in graph.edges[judged.rule.id]:
                 rows = _behind(graph, (kind, row), judged.rule, edge) if edge.effect == finding else None
                 if rows is None or symptom not in judged.rule.prior:
                     continue

@@ -174,7 +174,7 @@ class Eyes:
         for one in report.symptoms:
             if one.symptom != "none" and self._shard.owns(one.job):
                 return f"{one.job}: {one.symptom}"
-        fresh = sorted(set(report.jobs) ^ self.past.ranks.keys())
+        fresh = sorted({job for job in report.jobs if self._shard.owns(job)} ^ self.past.ranks.keys())
         return f"{fresh[0]}: came or went" if fresh else ""
 
     def _changed(self, store: Live, at: float) -> str:

@@ -165,6 +165,18 @@ def test_shards_share_the_jobs(tmp_path: Path) -> None:
     assert [one.cause for one in found] == ["gpu_thermal_throttling"]
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_jobs_of_others_are_no_reason_to_look(archive: Archive, number: int) -> None:
+    cluster = Cluster("two_jobs", archive, shard=Shard(number, 2))
+    cluster.present.time = cluster.present.world.end - 1200.0
+    cluster.run(60)
+    assert len(cluster.eyes.past.ranks) == 1
+    everything = len(cluster.present.asked)
+    cluster.present.asked.clear()
+    cluster.run(120)
+    assert len(cluster.present.asked) / 2 < everything / 3
+
+
 def test_alerts_go_to_every_peer_and_again_after_one_was_away(archive: Archive) -> None:
     with (
         serving(lambda request: request.reply(200, b"")) as well,
