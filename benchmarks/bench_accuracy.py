@@ -5,6 +5,7 @@ hold on other seeds and milder faults. `--healthy-hours 24` looks at healthy clu
 """
 
 import argparse
+import gc
 import itertools
 import os
 import resource
@@ -81,6 +82,7 @@ def main() -> None:
     given = arguments()
     start = time.perf_counter()
     library()  # what is wrong with the rules is said here, not by each process
+    gc.freeze()  # what is read once is not searched for garbage again and again
     if given.healthy_hours:
         chosen = [path for path in files(given.only) if endless(path)]
         outcomes = spread(given.processes, partial(day, hours=given.healthy_hours), chosen)

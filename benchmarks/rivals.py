@@ -1,6 +1,5 @@
 """What simpler methods would say of the same snapshot: a random entity, the loudest number, a list of limits."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -9,6 +8,7 @@ import numpy as np
 from benchmarks.scores import Truth
 from rca.library import Library
 from rca.model import Floats, Snapshot
+from rca.peers import sorted_medians
 
 MAD = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
 FEWEST = 5
@@ -101,10 +101,7 @@ def written(labels: Mapping[str, str]) -> str:
 def lately(snapshot: Snapshot, signal: str) -> Floats:
     """Return (n,): the median of the last five minutes, NaN where there is no sample."""
     columns = max(int(LATELY / snapshot.step), 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        level: Floats = np.nanmedian(snapshot.measurements[signal].window[:, -columns:], axis=1)
-    return level
+    return sorted_medians(snapshot.measurements[signal].window[:, -columns:])
 
 
 def loudest(library: Library, snapshot: Snapshot) -> tuple[Truth, ...]:
@@ -118,8 +115,9 @@ def loudest(library: Library, snapshot: Snapshot) -> tuple[Truth, ...]:
         level = lately(snapshot, name)
         if signal.unit in ("code", "bits") or np.isfinite(level).sum() < FEWEST:
             continue
-        distance = np.abs(level - np.nanmedian(level))
-        spread = max(MAD * float(np.nanmedian(distance)), 0.01 * abs(float(np.nanmedian(level))), 1e-9)
+        centre = float(sorted_medians(level))
+        distance = np.abs(level - centre)
+        spread = max(MAD * float(sorted_medians(distance)), 0.01 * abs(centre), 1e-9)
         row = int(np.nanargmax(distance))
         if distance[row] / spread > best:
             best, found = float(distance[row]) / spread, (Truth("", place(snapshot, signal.entity, row)),)

@@ -139,8 +139,12 @@ def hold(trace: Trace, values: Floats, rows: Ints, when: Floats) -> Floats:
 
 def grow(rate: Floats, rows: Ints, when: Floats) -> Floats:
     """Return (n, S): what has come together at `when[i]` of `rate` (T, entities) a second."""
-    total = np.concatenate([np.zeros((1, rate.shape[1])), np.cumsum(rate * DT, axis=0)])
-    return between(total, rows, when)
+    return between(_summed(rate), rows, when)
+
+
+def _summed(rate: Floats) -> Floats:
+    """Return (T + 1, entities): what has come together at the edges."""
+    return np.concatenate([np.zeros((1, rate.shape[1])), np.cumsum(rate * DT, axis=0)])
 
 
 def between(total: Floats, rows: Ints, when: Floats) -> Floats:
@@ -156,7 +160,8 @@ def average(trace: Trace, values: Floats, rows: Ints, when: Floats) -> Floats:
     """Return (n, S): the mean of `values` over the scrape interval before `when[i]`."""
     end = np.maximum(when, DT)
     width = np.minimum(seconds(trace.plant.scenario.telemetry.interval), end)
-    return (grow(values, rows, end) - grow(values, rows, end - width)) / width
+    total = _summed(values)
+    return (between(total, rows, end) - between(total, rows, end - width)) / width
 
 
 def up(scrapes: Scrapes) -> Family:

@@ -1,7 +1,6 @@
 """What stops a job: one rank that does not come, and all others spin in their collectives."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ class Stop:
         return self.cut or bool(self.asleep.any() or self.dead.any())
 
 
-@lru_cache(maxsize=32)  # follows from the conditions alone, and every step asks
 def stop(plant: Plant, row: int, layout: Layout, conditions: Conditions) -> Stop:
     """Return what stops a job; a port that is down cuts off only jobs that span several nodes."""
     ranks = plant.ranks(row)

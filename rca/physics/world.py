@@ -23,21 +23,20 @@ EPOCH = 1767571200.0  # 2026-01-05T00:00:00Z, when every scenario begins unless 
 class Metric:
     """All series of one metric name; values are drawn when they are first asked for."""
 
-    def __init__(self, families: Sequence[Family], scrapes: Scrapes, epoch: float, laid: Sequence[Laid] = ()) -> None:
+    def __init__(self, families: Sequence[Family], scrapes: Scrapes, stamps: Floats, laid: Sequence[Laid] = ()) -> None:
         self.name = families[0].name
         self.type: MetricType = families[0].type
         self.labels = [{"__name__": self.name, **labels} for family in families for labels in family.labels]
         self._families = families
         self._scrapes = scrapes
-        self._epoch = epoch
+        self._stamps = stamps
         self._laid = laid
 
     @cached_property
     def times(self) -> Floats:
         """Return (n, S): unix seconds of each scrape, whole milliseconds."""
-        target = np.concatenate([family.target for family in self._families])
-        rounded: Floats = np.round((self._epoch + self._scrapes.times[target]) * 1000.0) / 1000.0
-        return rounded
+        times: Floats = self._stamps[np.concatenate([family.target for family in self._families])]
+        return times
 
     @cached_property
     def values(self) -> Floats:
@@ -90,7 +89,8 @@ def simulate(scenario: Scenario, end: float | None = None) -> World:
         laid.setdefault(overlay.metric, []).append((overlay, rows))
         if not any(mask.any() for mask in rows) and exported(trace, overlay.metric):
             unseen.append(overlay.written)
-    metrics = {name: Metric(grouped[name], scrapes, epoch, laid.get(name, ())) for name in sorted(grouped)}
+    stamps = np.round((epoch + scrapes.times) * 1000.0) / 1000.0
+    metrics = {name: Metric(grouped[name], scrapes, stamps, laid.get(name, ())) for name in sorted(grouped)}
     return World(scenario, trace, metrics, epoch, epoch + seconds(scenario.duration), tuple(unseen))
 
 
