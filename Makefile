@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 SOAK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup servers test static check bench bench-accuracy soak docs format lock clean
+.PHONY: help demo setup servers test static check bench bench-accuracy soak docs screenshots format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{ printf "  make %-16s%s\n", $$1, $$2 }'
@@ -58,6 +58,9 @@ soak: setup servers  ## kill, flood, cut off and outlive the server for an hour
 docs: setup  ## write the pages that follow from the rules, and paste what the program prints
 	@$(BIN)/python -m docs.generate
 	@$(BIN)/python docs/paste.py docs/cli.md README.md
+
+screenshots: setup servers  ## take the pictures of pages that the documents show
+	@$(BIN)/python -m docs.screenshots
 
 format: setup  ## lay out the code, and fix what can be fixed
 	@$(BIN)/ruff check --fix --quiet . || true

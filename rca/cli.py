@@ -123,7 +123,7 @@ def rca() -> None:
     type=click.Choice(render.formats()),
     default="text",
     metavar="FORMAT",
-    help=f"Format of the report: {', '.join(render.formats())}  [text]",
+    help=f"Format: {', '.join(render.formats())}  [text]",
 )
 @_DEBUG
 def diagnose(given: "Inputs", output: str) -> NoReturn:
@@ -137,8 +137,8 @@ def diagnose(given: "Inputs", output: str) -> NoReturn:
     from rca import commands  # noqa: PLC0415 - heavy
 
     with terminal.progress() as step:
-        report = commands.diagnose(given, step)
-    terminal.write(commands.rendered(report, output), encoding=None if output == "text" else "utf-8")
+        report, sight = commands.diagnose(given, step)
+    terminal.write(commands.rendered(report, sight, output), encoding=None if output == "text" else "utf-8")
     raise click.exceptions.Exit(EXIT[report.status])
 
 

@@ -13,7 +13,7 @@ from rca.advice import LONG_ENOUGH, Kept, advise
 from rca.config import check_url, settle
 from rca.diagnose import diagnose as judge
 from rca.errors import Problem, SourceError, UsageError
-from rca.inputs import Inputs, changes, deployment, flags, folders, look
+from rca.inputs import Inputs, Sight, changes, deployment, flags, folders, look
 from rca.model import Report, Window, seconds
 from rca.plain import counted, stamp
 from rca.render import text
@@ -29,15 +29,20 @@ LONG_BLOCK = 2 * 3600.0
 """Seconds of samples in a block of a Prometheus that has compacted nothing yet."""
 
 
-def diagnose(given: Inputs, step: Step) -> Report:
+def diagnose(given: Inputs, step: Step) -> tuple[Report, Sight]:
     """Look, and judge what was seen."""
     sight = look(given, os.environ, step)
     step("weighing causes")
-    return judge(sight.library, sight.snapshot, given.job)
+    return judge(sight.library, sight.snapshot, given.job), sight
 
 
-def rendered(report: Report, output: str) -> str:
-    """Write a report in the format asked for."""
+def rendered(report: Report, sight: Sight, output: str) -> str:
+    """Write a report in the format asked for; a page shows some of what was seen."""
+    if output == "html":
+        from rca.picture import draw  # noqa: PLC0415 - only pages are drawn
+        from rca.render import html  # noqa: PLC0415 - likewise
+
+        return html.render(report, draw(sight.library, sight.snapshot, report), sight.server)
     if output == "text":
         screen = terminal.screen(sys.stdout, os.environ)
         return text.render(report, width=screen.width, colour=screen.colour, ascii_only=screen.ascii_only)

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rca import promql
-from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, Missing, OneOf, Set, Unlike
+from rca.detectors import (
+    Above,
+    AboveBaseline,
+    AbovePeers,
+    Below,
+    BelowBaseline,
+    BelowPeers,
+    Missing,
+    OneOf,
+    Set,
+    Unlike,
+)
 from rca.evaluate import Reading
 from rca.graph import NO_ROWS, Graph, measured
 from rca.library import Derived
@@ -69,6 +80,9 @@ class Numbers:
             unit=signal.unit,
             expected=expected,
             text=f"{lowered(signal.summary)}: {value}, {'against' if reading.denied else 'expected'} {expected}",
+            entity=self._look.snapshot.tables[reading.kind].entity(reading.row),
+            peers=list(getattr(reading.leaf, "peers", None) or ()),
+            reference=_reference(reading),
         )
 
     def _value(self, reading: Reading, unit: str) -> str:
@@ -192,6 +206,13 @@ class Numbers:
         sizes = [(self._graph.dose(rule, int(row)), int(row)) for row in rows[:64]]
         known = sorted((dose.relative, row) for dose, row in sizes if dose is not None)
         return known[len(known) // 2][1] if known else int(rows[0])
+
+
+def _reference(reading: Reading) -> float | None:
+    """Return the number that a reading was compared with, None where it was not compared with a number."""
+    compared = (Above, Below, AbovePeers, BelowPeers, AboveBaseline, BelowBaseline)
+    known = isinstance(reading.leaf, compared) and math.isfinite(reading.expected)
+    return float(f"{reading.expected:.6g}") if known else None
 
 
 def _common(origin: Sequence[Mapping[str, str]], rows: Indices) -> dict[str, str]:

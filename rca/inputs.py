@@ -47,11 +47,12 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class Sight:
-    """What was looked at."""
+    """What was looked at; `server` is the address of the Prometheus that was asked, if one was."""
 
     library: Library
     window: Window
     snapshot: Snapshot
+    server: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ def look(given: Inputs, environment: Mapping[str, str], step: Callable[[str], No
         _check_seen(snapshot, window, source)
     _check_steps(snapshot, window)
     _check_jobs(given.job, snapshot)
-    return Sight(library, window, snapshot)
+    return Sight(library, window, snapshot, source.where if isinstance(source.source, PrometheusSource) else "")
 
 
 def flags(given: Inputs) -> dict[str, str | tuple[str, ...]]:

@@ -131,7 +131,11 @@ class EntityRef(Record, frozen=True):
 
 
 class Evidence(Record, frozen=True):
-    """One measured number: what it is, what it should be, and the query that shows it."""
+    """One measured number: what it is, what it should be, and the query that shows it.
+
+    `entity` is what it was read on, `peers` the labels that it has in common with those that it was compared with, and
+    `reference` the number in `expected`, where there is one.
+    """
 
     signal: str
     query: str
@@ -139,13 +143,16 @@ class Evidence(Record, frozen=True):
     unit: str
     expected: str
     text: str
+    entity: EntityRef | None = None
+    peers: list[str] = []
+    reference: float | None = None
 
 
 class Link(Record, frozen=True):
     """One step of a chain: a finding (or a group of alike ones) on the way from the cause to the symptom.
 
     `members` counts the entities of kind `kind` that show it, `of` those that could be seen; of many alike, `entity`
-    is their job.
+    is their job. `origin` is the finding that brings it about, empty for the cause.
     """
 
     finding: str
@@ -156,6 +163,7 @@ class Link(Record, frozen=True):
     members: int = 1
     of: int = 1
     kind: str = ""
+    origin: str = ""
 
 
 class Action(Record, frozen=True):
@@ -209,6 +217,7 @@ class Rejected(Record, frozen=True):
     cause: str
     entity: EntityRef
     why: str
+    layer: Layer = "physical"
 
 
 class NotChecked(Record, frozen=True):

@@ -145,7 +145,7 @@ class Writer:
         layer = self._rules[step.effect].layer
         since, text = self.since(step.effect, step.rows), self._numbers.sentence(step.effect, step.rows)
         entity, kind = self._group(step.effect, step.rows), self._rules[step.effect].entity
-        return Link(step.effect, layer, entity, since, text, len(step.rows), step.of, kind)
+        return Link(step.effect, layer, entity, since, text, len(step.rows), step.of, kind, step.origin)
 
     def _proof(self, candidate: Candidate) -> list[Evidence]:
         """Return the numbers of the cause, then those of each step of its chain."""
@@ -278,7 +278,10 @@ class Writer:
     def rejected(self) -> list[Rejected]:
         """Return the causes that lost, each with the reason: the look-alikes of the chosen ones, then candidates."""
         lost = [one for one in self._verdict.standings if one.probability < LISTED or not one.chosen]
-        named = [Rejected(one.candidate.rule.id, self._narrowed(one.candidate)[0], self._why(one)) for one in lost]
+        named = [
+            Rejected(one.candidate.rule.id, self._narrowed(one.candidate)[0], self._why(one), one.candidate.rule.layer)
+            for one in lost
+        ]
         return self._lookalikes() + named
 
     def _why(self, standing: Standing) -> str:
@@ -320,7 +323,7 @@ class Writer:
         if against is None:
             return None
         why = f"{_sense(against.leaf, against.denied)}: {self._numbers.shown(against).text}"
-        return Rejected(name, self.entity(rule.entity, row), why)
+        return Rejected(name, self.entity(rule.entity, row), why, rule.layer)
 
     def _counterpart(self, candidate: Candidate, rule: Rule) -> int | None:
         """Return the entity on which a rule would have to hold instead: the candidate's own, or one that it touches."""

@@ -159,7 +159,7 @@ def test_output_from_the_environment(rca, recorded: Path, monkeypatch: pytest.Mo
     (["--scenario", "SMALL", "--config", "SMALL"], 3, "small.yaml:"),
     (["--prometheus", "localhost:9090"], 2, "--prometheus: 'localhost:9090' has no http:// or https://"),
     (["--prometheus", "http://127.0.0.1:1"], 4, "http://127.0.0.1:1: connection refused"),
-    (["--recording", "REC", "-o", "pdf"], 2, "'pdf' is not one of 'text', 'json', 'markdown'"),
+    (["--recording", "REC", "-o", "pdf"], 2, "'pdf' is not one of 'text', 'html', 'json', 'markdown'"),
     (["--sceanrio", "SMALL"], 2, "Did you mean '--scenario'"),
 ])  # fmt: skip
 def test_what_cannot_work_gets_one_clear_message(rca, small, recorded, case) -> None:

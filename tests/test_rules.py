@@ -123,6 +123,7 @@ def test_a_measured_signal_says_how_to_get_it(name, signal):
     assert re.fullmatch(r"[A-Z][^\n]{4,139}[^.\s]|node_exporter .+", signal.summary), signal.summary
     if signal.queries and signal.queries != ('up{job=~".*node.*"}',):
         assert signal.enable, "write enable: the exporter setting that supplies it"
+        assert "; " not in signal.enable, "one setting a line: reports join several by semicolons"
 
 
 @pytest.mark.parametrize(("name", "signal"), SIGNALS)
