@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from rca.config import without_password
 from rca.errors import SourceError, UsageError
 from rca.incidents import REOPENS_WITHIN, Incident, Pace, advance
+from rca.messages import Told
 from rca.model import Record, Report
 from rca.plain import unix
 from rca.render import json as written
@@ -27,6 +28,8 @@ from rca.render import json as written
 MEMORY = 28 * 86400.0
 """How long an incident counts when the same trouble comes back, in seconds."""
 INCIDENTS_KEPT = 90 * 86400.0
+LEASE = 300.0
+"""For so many seconds alerts are left to the one who has claimed them; then they are free again, as it may be dead."""
 _LOCK = 7461636
 _BUSY_MS = 30_000
 
@@ -77,6 +80,26 @@ _ALERTS = sql.Table(
 )
 
 
+_CLAIMS = sql.Table(
+    "claims",
+    _TABLES,
+    sql.Column("key", sql.String(64), primary_key=True),
+    sql.Column("owner", sql.Text, nullable=False),
+    sql.Column("until", sql.Float, nullable=False),
+)
+
+
+_TOLD = sql.Table(
+    "told",
+    _TABLES,
+    sql.Column("incident", sql.String(16), primary_key=True),
+    sql.Column("receiver", sql.String(16), primary_key=True),
+    sql.Column("said", sql.Text, nullable=False),
+    sql.Column("until", sql.Float, nullable=False),
+    sql.Column("tries", sql.Integer, nullable=False),
+)
+
+
 class Alert(Record, frozen=True, kw_only=True):
     """An alert as Alertmanager delivered it; times are unix seconds, `ends` is None while it fires.
 
@@ -108,13 +131,17 @@ class Filter(NamedTuple):
     state: str = ""
 
 
+class FullError(Exception):
+    """As many alerts wait as may."""
+
+
 class Archive:
     """One database. Raises SourceError where it fails, UsageError where its URL names none."""
 
     def __init__(self, url: str) -> None:
         self._place = without_password(url)
         try:
-            self._engine = sql.create_engine(url, pool_pre_ping=True)
+            self._engine = sql.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise UsageError(
                 f"store: {self._place!r} names no database ({error}), write for example sqlite:///rca.db or "
@@ -231,17 +258,44 @@ class Archive:
                     _REPORTS.c.id.not_in(sql.select(_INCIDENTS.c.latest)),
                 )
             )
+            connection.execute(sql.delete(_TOLD).where(_TOLD.c.incident.not_in(sql.select(_INCIDENTS.c.id))))
             connection.execute(sql.delete(_RECORDINGS).where(_RECORDINGS.c.at < at - retention))
             connection.execute(
                 sql.delete(_ALERTS).where(_ALERTS.c.received < at - retention, _ALERTS.c.state != "waiting")
             )
 
+    # -- messages
+
+    def told(self, receiver: str) -> dict[str, Told]:
+        """Return what a receiver has been told, by incident."""
+        columns = _TOLD.c.incident, _TOLD.c.said, _TOLD.c.until, _TOLD.c.tries
+        with self._reading() as connection:
+            found = connection.execute(sql.select(*columns).where(_TOLD.c.receiver == receiver)).all()
+        return {str(incident): Told(said, until, tries) for incident, said, until, tries in found}
+
+    def tell(self, receiver: str, incident: str, before: Told | None, after: Told) -> bool:
+        """Note what a receiver has been told of an incident; return whether it was still as it was `before`."""
+        own = sql.and_(_TOLD.c.receiver == receiver, _TOLD.c.incident == incident)
+        with self._writing() as connection:
+            found = connection.execute(sql.select(_TOLD.c.said, _TOLD.c.until, _TOLD.c.tries).where(own)).first()
+            if (None if found is None else Told(*found)) != before:
+                return False
+            connection.execute(sql.delete(_TOLD).where(own))
+            row = {"incident": incident, "receiver": receiver, **after._asdict()}
+            connection.execute(sql.insert(_TOLD), [row])
+        return True
+
     # -- alerts that came in
 
-    def accept(self, alerts: Iterable[Alert], at: float) -> int:
-        """Keep alerts until somebody has looked into them; return how many are new."""
+    def accept(self, alerts: Iterable[Alert], at: float, most: int | None = None) -> int:
+        """Keep alerts until somebody has looked into them; return how many are new.
+
+        Raises FullError where `most` alerts wait already, and keeps none.
+        """
         fresh = {alert.key: alert for alert in alerts}
         with self._writing() as connection:
+            if most is not None and _waiting(connection) >= most:
+                raise FullError
             for keys in _parts(list(fresh)):
                 for key in connection.execute(sql.select(_ALERTS.c.key).where(_ALERTS.c.key.in_(keys))).scalars():
                     del fresh[key]
@@ -257,6 +311,28 @@ class Archive:
                 connection.execute(sql.insert(_ALERTS), rows)
         return len(fresh)
 
+    def claim(self, owner: str, at: float, among: Sequence[Alert] = (), limit: int = 10_000) -> list[Alert]:
+        """Return the alerts that wait, all or those `among` some, the oldest first; they are left to `owner` for a while.
+
+        What another owner has claimed is left to that one. Claiming again makes the while longer.
+        """
+        if not self.queued():
+            return []
+        held = sql.select(_CLAIMS.c.key).where(_CLAIMS.c.owner != owner, _CLAIMS.c.until > at)
+        free = sql.select(_ALERTS.c.body).where(_ALERTS.c.state == "waiting", _ALERTS.c.key.not_in(held))
+        parts = [_ALERTS.c.key.in_(keys) for keys in _parts([alert.key for alert in among])] if among else [sql.true()]
+        with self._writing() as connection:
+            ours: list[Alert] = []
+            for part in parts:
+                found = connection.execute(free.where(part).order_by(_ALERTS.c.number).limit(limit)).scalars()
+                ours += [msgspec.json.decode(body, type=Alert) for body in found]
+            keys = [alert.key for alert in ours]
+            _release(connection, keys)
+            if keys:
+                rows = [{"key": key, "owner": owner, "until": at + LEASE} for key in keys]
+                connection.execute(sql.insert(_CLAIMS), rows)
+        return ours
+
     def waiting(self, limit: int = 10_000) -> list[Alert]:
         """Return the alerts that nobody has looked into yet, the oldest first."""
         query = sql.select(_ALERTS.c.body).where(_ALERTS.c.state == "waiting").order_by(_ALERTS.c.number).limit(limit)
@@ -265,9 +341,8 @@ class Archive:
 
     def queued(self) -> int:
         """Count the alerts that nobody has looked into yet."""
-        query = sql.select(sql.func.count()).where(_ALERTS.c.state == "waiting")
         with self._reading() as connection:
-            return int(connection.execute(query).scalar_one())
+            return _waiting(connection)
 
     def settle(self, alerts: Sequence[Alert], report: str = "", said: str = "") -> None:
         """Note that alerts have been looked into: the report, or why there is none."""
@@ -326,11 +401,23 @@ def _put(connection: sql.Connection, table: sql.Table, name: str, row: Mapping[s
         connection.execute(sql.insert(table), [row])
 
 
+def _waiting(connection: sql.Connection) -> int:
+    query = sql.select(sql.func.count()).where(_ALERTS.c.state == "waiting")
+    return int(connection.execute(query).scalar_one())
+
+
 def _settled(connection: sql.Connection, alerts: Sequence[Alert], report: str, said: str) -> None:
     for keys in _parts([alert.key for alert in alerts]):
         connection.execute(
             sql.update(_ALERTS).where(_ALERTS.c.key.in_(keys)).values(state="done", report=report, said=said)
         )
+    _release(connection, [alert.key for alert in alerts])
+
+
+def _release(connection: sql.Connection, keys: Sequence[str]) -> None:
+    """Take claims away."""
+    for part in _parts(keys):
+        connection.execute(sql.delete(_CLAIMS).where(_CLAIMS.c.key.in_(part)))
 
 
 def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:

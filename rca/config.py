@@ -63,7 +63,8 @@ class Keeping(Written, frozen=True, kw_only=True):
     """How patient incidents are, and how long reports are kept.
 
     A cause that reports are sure of opens an incident after `for`, as rules have waited before; the incident closes
-    when reports have denied it for `keep_firing_for`. `url` is where people find the pages, for links.
+    when reports have denied it for `keep_firing_for`. `url` is where people find the pages, for links. `webhook` is an
+    address that is told of incidents; it, and that of a webhook of Slack, may stand in a file, as who knows it may write.
     """
 
     hold: Duration = msgspec.field(name="for", default="1m")
@@ -71,10 +72,20 @@ class Keeping(Written, frozen=True, kw_only=True):
     retention: Duration = "72h"
     sweep: Duration = "5m"
     url: str = ""
+    webhook: str = ""
+    webhook_file: str = ""
+    slack_file: str = ""
 
     def __post_init__(self) -> None:
         if self.url:
             check_url(self.url)
+        if self.webhook:
+            check_address(self.webhook)
+        if self.webhook and self.webhook_file:
+            raise ValueError("'webhook' and 'webhook_file' are both set, write one of them")
+
+    def __repr__(self) -> str:
+        return f"Keeping(hold={self.hold!r}, keep_firing_for={self.keep_firing_for!r}, retention={self.retention!r})"
 
 
 class Serving(Written, frozen=True, kw_only=True):
@@ -164,6 +175,22 @@ def check_url(url: str) -> None:
         raise ValueError(f"{shown!r} names an endpoint, write the base URL alone, {shown.partition('/api/v1')[0]}")
 
 
+def check_address(url: str) -> None:
+    """Raise ValueError for what cannot be posted to; the message does not repeat it, as it may be a secret.
+
+    >>> check_address("hooks.example/secret")
+    Traceback (most recent call last):
+    ValueError: the address of the webhook is none, write https:// and all that follows
+    """
+    try:
+        parts = urlsplit(url)
+        well = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        well = False
+    if not well or any(letter.isspace() for letter in url):
+        raise ValueError("the address of the webhook is none, write https:// and all that follows")
+
+
 def without_password(url: str) -> str:
     """Return a URL without the user and password in it.
 
@@ -208,17 +235,19 @@ def from_file(path: Path) -> Settings:
     folder, settings = path.parent, reading.value
     files = {name: str(folder / text) for name, text in _paths(settings.prometheus)}
     own = {name: str(folder / text) for name, text in _paths(settings.serve)}
+    told = {name: str(folder / text) for name, text in _paths(settings.incidents)}
     rules = {name: str(folder / text) for name, text in _paths(settings)}
     return msgspec.structs.replace(
         settings,
         prometheus=msgspec.structs.replace(settings.prometheus, **files),
         serve=msgspec.structs.replace(settings.serve, **own),
+        incidents=msgspec.structs.replace(settings.incidents, **told),
         rules_extra=tuple(str(folder / text) for text in settings.rules_extra),
         **rules,
     )
 
 
-def _paths(struct: Server | Serving | Settings) -> Iterator[tuple[str, str]]:
+def _paths(struct: Server | Serving | Keeping | Settings) -> Iterator[tuple[str, str]]:
     """Yield the fields of a struct that hold a path, where one is set."""
     for name in (*(name for name in struct.__struct_fields__ if name.endswith("_file")), "topology", "rules"):
         if getattr(struct, name, ""):

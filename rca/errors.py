@@ -42,6 +42,10 @@ class ProblemsError(RcaError):
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
 
+    def __reduce__(self) -> tuple[type["ProblemsError"], tuple[tuple[Problem, ...]]]:
+        """Travel between processes with the problems, not with their text."""
+        return type(self), (self.problems,)
+
 
 class SourceError(RcaError):
     """A source could not be read: unreachable, refused, too slow, or not what it claims to be."""

@@ -4,19 +4,40 @@ No label holds anything that grows with the cluster: what ails a job stands in t
 """
 
 import platform
-from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from rca import __version__
-from rca.errors import ProblemsError, SourceError, UsageError
+from rca.errors import ProblemsError, RcaError, SourceError, UsageError
 
 Reason: TypeAlias = Literal["source", "rules", "usage", "internal"]
 REASONS: tuple[Reason, ...] = ("source", "rules", "usage", "internal")
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Look(NamedTuple):
+    """How well the source could be seen in a diagnosis: how old the newest sample was in seconds, the share of series
+    that could be given to no entity, and the rules that could be judged nowhere, with the signals that they lack.
+    """
+
+    silence: float
+    unmapped: float
+    blind: Mapping[str, tuple[str, ...]]
+
+
+class Health(NamedTuple):
+    """How the last evaluation went: when it began in unix seconds (None: there was none), how many seconds it took, why
+    it failed, if it did, and which rules could be judged nowhere when all was read last, with the signals that they lack.
+    """
+
+    at: float | None = None
+    took: float = 0.0
+    error: str = ""
+    blind: Mapping[str, tuple[str, ...]] = {}
 
 
 class Metrics(Collector):
@@ -24,6 +45,7 @@ class Metrics(Collector):
 
     def __init__(self, at: float) -> None:
         """Begin to count; the configuration was read at `at`, in unix seconds."""
+        self.health = Health()
         self._registry = own = CollectorRegistry()
         ProcessCollector(registry=own)
         Info("rca_build", "The program that runs.", registry=own).info(
@@ -61,14 +83,17 @@ class Metrics(Collector):
         )
         self.reloaded(at, well=True)
 
-    def evaluated(self, duration: float, lag: float) -> None:
-        """Count a diagnosis that came to a report: how long it took, and how long after it was due that was."""
+    def evaluated(self, began: float, duration: float, lag: float) -> None:
+        """Count a diagnosis that came to a report: when it began, how long it took, and how long after it was due that was."""
+        self.health = self.health._replace(at=began, took=max(duration, 0.0), error="")
         self._evaluations.inc()
         self._duration.observe(max(duration, 0.0))
         self._lag.set(max(lag, 0.0))
 
-    def failed(self, error: BaseException) -> None:
-        """Count a diagnosis that came to none."""
+    def failed(self, error: BaseException, began: float | None = None) -> None:
+        """Count a diagnosis that came to none, and when it began."""
+        said = str(error) if isinstance(error, RcaError) else "internal error, see the log of the server"
+        self.health = self.health._replace(at=self.health.at if began is None else began, error=said)
         self._evaluations.inc()
         self._failures.labels(reason(error)).inc()
 
@@ -76,11 +101,12 @@ class Metrics(Collector):
         """Count ticks that were left out."""
         self._missed.inc(ticks)
 
-    def saw(self, staleness: float, unmapped: float, without_data: int) -> None:
-        """Note what the last diagnosis saw: seconds of age, a share between 0 and 1, and a number of rules."""
-        self._staleness.set(max(staleness, 0.0))
-        self._unmapped.set(unmapped)
-        self._blind.set(without_data)
+    def saw(self, look: Look) -> None:
+        """Note what the last diagnosis saw."""
+        self.health = self.health._replace(blind=look.blind)
+        self._staleness.set(max(look.silence, 0.0))
+        self._unmapped.set(look.unmapped)
+        self._blind.set(len(look.blind))
 
     def notified(self, sent: int = 0, failed: int = 0, dropped: int = 0) -> None:
         """Count alerts on their way out."""

@@ -10,7 +10,7 @@ import io
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,11 +29,12 @@ from rca.errors import RcaError, UsageError, suggestion
 from rca.freshness import silence
 from rca.incidents import Incident, Pace
 from rca.library import Library
-from rca.metrics import Metrics
-from rca.model import Report, Snapshot, Window, seconds
+from rca.metrics import Look, Metrics
+from rca.model import History, Report, Snapshot, Window, seconds
 from rca.plain import stamp, unix
 from rca.sources import recording
 from rca.sources.assemble import Deployment, collect, shaped, unmapped
+from rca.sources.identity import unify
 from rca.sources.labels import Pool
 from rca.sources.rolling import Memory, Rolling
 from rca.sources.series import Store
@@ -86,8 +87,54 @@ class Saw(NamedTuple):
     window: Window
 
 
+class Past(Protocol):
+    """What has been before."""
+
+    def history(self, at: float) -> History:
+        """Count the incidents of the last 28 days by cause and place."""
+        ...
+
+
+class Seen(Protocol):
+    """Who is told how well the source can be seen."""
+
+    def saw(self, look: Look) -> None:
+        """Take note of a look."""
+        ...
+
+
+class Sight(Protocol):
+    """What looks at a source, one look at a time. Raises RcaError where it cannot."""
+
+    rules: Rules
+
+    def start(self) -> None:
+        """Get ready."""
+        ...
+
+    def close(self) -> None:
+        """Look no more; who waits for an answer gets a SourceError."""
+        ...
+
+    def owns(self, job: str) -> bool:
+        """Say whether a job is ours."""
+        ...
+
+    def tick(self, wary: bool) -> Report | None:
+        """Look at what is scheduled; return nothing where a glance shows nothing, unless `wary`."""
+        ...
+
+    def poured(self) -> bytes:
+        """Return what the report of the last tick was made of, as `rca record` writes it."""
+        ...
+
+    def ask(self, question: Question) -> Report:
+        """Answer a question; unlike the schedule's, it is about any job and any time."""
+        ...
+
+
 @dataclass
-class Past:
+class Memories:
     """What is known from the last time that all was read: when that was, the ranks to glance at, job by job, the metric
     names, and how many series each filter for hard events returned when all was well."""
 
@@ -98,20 +145,28 @@ class Past:
 
 
 class Eyes:
-    """Looks at a source, one look at a time. Raises RcaError where it cannot."""
+    """A `Sight` in this process."""
 
-    def __init__(self, rules: Rules, archive: Archive, metrics: Metrics, shard: Shard | None = None) -> None:
+    def __init__(self, rules: Rules, archive: Past, metrics: Seen, shard: Shard | None = None) -> None:
         self.rules = rules
         self._archive = archive
-        self.past = Past()
+        self.past = Memories()
         self._shard = shard or Shard()
         self._metrics = metrics
         self._memory = Memory()
+        self._last: Saw | None = None
         self._looking = threading.Lock()
 
-    def tick(self, wary: bool) -> Saw | None:
-        """Look at what is scheduled; return nothing where a glance shows nothing, unless `wary`."""
+    def start(self) -> None:
+        """Be ready as it is."""
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+    def tick(self, wary: bool) -> Report | None:
+        """Look at what is scheduled."""
         with self._looking, self.rules.open(self._memory.pool) as store:
+            self._last = None
             at = self._present(store)
             why = "wary" if wary else self._suspicion(store, at)
             if not why:
@@ -120,36 +175,45 @@ class Eyes:
             _LOG.info("looking at all", at=stamp(at), why=why)
             saw = self._all(Rolling(store, self._memory), at, self._ours)
             self._remember(store, saw, at)
-            return saw
+            self._last = saw
+            return saw.report
+
+    def poured(self) -> bytes:
+        """Return what the last tick saw; nothing where it was a glance."""
+        body = io.BytesIO()
+        if self._last is not None:
+            recording.pour(body, self._last.snapshot, self._last.window)
+        return body.getvalue()
 
     def owns(self, job: str) -> bool:
         """Say whether a job is ours."""
         return self._shard.owns(job)
 
     def ask(self, question: Question) -> Report:
-        """Answer a question; unlike the schedule's, it is about any job and any time."""
+        """Answer a question."""
         with self._looking, self.rules.open(None) as store:
             latest = store.now()
             at = latest if question.at is None else min(question.at, latest)
-            return self._all(store, at, lambda snapshot: _asked(question, snapshot)).report
+            return self._all(store, at, lambda snapshot, names: _asked(question, snapshot, names)).report
 
     def _present(self, store: Live) -> float:
         """Return the present, on the grid of the schedule."""
         interval = seconds(self.rules.settings.interval)
         return float(np.floor(store.now() / interval) * interval)
 
-    def _all(self, store: Store, at: float, jobs: Callable[[Snapshot], Sequence[str]]) -> Saw:
-        """Read and judge all."""
+    def _all(self, store: Store, at: float, jobs: Callable[[Snapshot, Mapping[str, str]], Sequence[str]]) -> Saw:
+        """Read all, and judge the `jobs` that a snapshot and the names of spellings of its nodes tell."""
         settings, library, deployment, _ = self.rules
         window = Window(at - seconds(settings.window), at, seconds(settings.baseline))
         seen = collect(store, library.in_use(), window, deployment)
         snapshot = shaped(store, window, seen)
-        report = diagnose(library, snapshot, jobs(snapshot), self._archive.history(at))
-        blind = {one.rule for one in report.not_checked if one.entity is None}
-        self._metrics.saw(silence(snapshot), unmapped(seen), len(blind))
+        meant = jobs(snapshot, seen.draft.directory.names)
+        report = diagnose(library, snapshot, meant, self._archive.history(at))
+        blind = {one.rule: tuple(one.missing) for one in report.not_checked if one.entity is None}
+        self._metrics.saw(Look(silence(snapshot), unmapped(seen), blind))
         return Saw(report, snapshot, window)
 
-    def _ours(self, snapshot: Snapshot) -> Sequence[str]:
+    def _ours(self, snapshot: Snapshot, _names: Mapping[str, str]) -> Sequence[str]:
         """Return the jobs of this shard; none at all means all of them, and there is always a name that nobody has."""
         return [job for job in _jobs(snapshot) if self._shard.owns(job)] or [""] if self._shard.of > 1 else []
 
@@ -203,11 +267,17 @@ def _jobs(snapshot: Snapshot) -> list[str]:
     return [] if table is None else [str(name) for name in table.columns["job"]]
 
 
-def _asked(question: Question, snapshot: Snapshot) -> Sequence[str]:
-    """Return the jobs that a question is about; raise UsageError where the source knows none of them."""
+def _asked(question: Question, snapshot: Snapshot, names: Mapping[str, str]) -> Sequence[str]:
+    """Return the jobs that a question is about; raise UsageError where the source knows none of them.
+
+    `names` has the name of each spelling of a node that the source uses.
+    """
     known, table = _jobs(snapshot), snapshot.tables.get("rank")
     there = set(question.jobs) & set(known)
-    for place in question.places:
+    nodes = [] if table is None or not question.places else np.unique(table.columns["node"]).tolist()
+    called = _called({place["node"] for place in question.places}, nodes, names)
+    for spelt in question.places:
+        place = {**spelt, "node": called[spelt["node"]]}
         if table is not None and place.keys() <= table.columns.keys():
             here = np.logical_and.reduce([table.columns[label] == value for label, value in place.items()])
             there |= set(table.columns["job"][here].tolist())
@@ -217,14 +287,27 @@ def _asked(question: Question, snapshot: Snapshot) -> Sequence[str]:
     return sorted(there)
 
 
+def _called(spellings: Iterable[str], nodes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """Return what nodes are called, whatever an alert calls them.
+
+    >>> _called({"NODE-07.dc1", "10.0.0.8", "else"}, ["node-07", "node-08"], {"10.0.0.8": "node-08"})
+    {'10.0.0.8': 'node-08', 'NODE-07.dc1': 'node-07', 'else': 'else'}
+    """
+    alike = unify([*spellings, *nodes], {}).canonical
+    back = {alike[node]: node for node in nodes}
+    return {one: names.get(one) or back.get(alike[one], one) for one in sorted(spellings)}
+
+
 class Watch:
     """Evaluates, keeps incidents, and tells: what a tick does, and when.
 
-    One that only `follows` looks for nothing new: others bring incidents about, and it sees to their end.
+    One that only `follows` looks for nothing new: others bring incidents about, and it sees to their end. `tell` is
+    called when there may be something to tell.
     """
 
-    def __init__(self, eyes: Eyes, archive: Archive, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(self, eyes: Sight, archive: Archive, metrics: Metrics, clock: Callable[[], float]) -> None:
         self.follows = False
+        self.tell: Callable[[], None] = lambda: None
         self.eyes = eyes
         self._archive = archive
         self._metrics = metrics
@@ -237,13 +320,13 @@ class Watch:
         changed: list[Incident] = []
         try:
             wary = any(self.eyes.owns(one.job) for one in self._archive.alive(np.inf))
-            saw = self.eyes.tick(wary=wary) if wary or not self.follows else None
-            if saw is not None:
-                changed = self.absorb(saw.report)
-                self._record(saw, changed)
-            self._metrics.evaluated(time.monotonic() - started, self.clock() - due)  # noqa: TID251 - likewise
+            report = self.eyes.tick(wary=wary) if wary or not self.follows else None
+            if report is not None:
+                changed = self.absorb(report)
+                self._record(report, changed)
+            self._metrics.evaluated(due, time.monotonic() - started, self.clock() - due)  # noqa: TID251 - likewise
         except RcaError as error:
-            self._metrics.failed(error)
+            self._metrics.failed(error, due)
             if strict:
                 raise
             _LOG.warning("the look failed", error=str(error))
@@ -258,18 +341,17 @@ class Watch:
             _LOG.info("incident", id=one.id, state=one.state, cause=one.cause, entity=str(one.entity), job=one.job)
         return changed
 
-    def _record(self, saw: Saw, changed: Sequence[Incident]) -> None:
+    def _record(self, report: Report, changed: Sequence[Incident]) -> None:
         """Keep what the report was made of that opened an incident, to look at it again when it is over."""
-        end = unix(saw.report.window.end)
-        for one in changed:
-            if one.opened == end and one.report:
-                body = io.BytesIO()
-                recording.pour(body, saw.snapshot, saw.window)
-                self._archive.record(one.report, end, body.getvalue())
-                return
+        end = unix(report.window.end)
+        opening = next((one.report for one in changed if one.opened == end and one.report), "")
+        body = self.eyes.poured() if opening else b""
+        if body:
+            self._archive.record(opening, end, body)
 
     def announce(self, *, at_once: bool = False) -> None:
-        """Send the alerts of all incidents to every Alertmanager, once a minute, or at once."""
+        """Send the alerts of all incidents to every Alertmanager, once a minute, or at once; others are told as well."""
+        self.tell()
         at, settings = self.clock(), self.eyes.rules.settings
         if not settings.alertmanagers or (at - self._told < notify.RESEND and not at_once):
             return

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
 
-from rca.archive import Alert, Archive
+from rca.archive import LEASE, Alert, Archive
 from rca.config import Settings
 from rca.errors import ProblemsError, RcaError, SourceError, UsageError
 from rca.incidents import Pace
@@ -82,7 +82,8 @@ class Backend:
     """What the server and its worker stand on.
 
     `announce` sends out what is open, `reload` reads rules and settings again and returns what is wrong with them,
-    `library` and `settings` return those in use, `now` the time in unix seconds.
+    `library` and `settings` return those in use, `now` the time in unix seconds. `leave` gives up what the engine is
+    asked. Those who share the archive have other names each, and have them again after a restart.
     """
 
     archive: Archive
@@ -93,6 +94,8 @@ class Backend:
     settings: Callable[[], Settings]
     metrics: Metrics
     now: Callable[[], float]
+    leave: Callable[[], None] = lambda: None
+    name: str = "rca"
 
     def asked(self, question: Question) -> Report:
         """Ask the engine, and count that."""
@@ -100,10 +103,10 @@ class Backend:
         try:
             report = self.ask(question)
         except RcaError as error:
-            self.metrics.failed(error)
+            self.metrics.failed(error, began)
             raise
         done = self.now()
-        self.metrics.evaluated(done - began, done - (began if question.at is None else question.at))
+        self.metrics.evaluated(began, done - began, done - (began if question.at is None else question.at))
         return report
 
     def read_again(self) -> str:
@@ -251,6 +254,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="rca-webhook", daemon=True)
         self._stopping, self._woken = threading.Event(), threading.Event()
         self._failing: dict[str, float] = {}
+        self._claimed = 0.0
 
     def start(self) -> None:
         """Begin to work, with what waits from before."""
@@ -265,8 +269,9 @@ class Worker:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way is waited for a little, and taken up again after a restart."""
+        """Begin nothing more; what is under way is given up, and taken up again after a restart."""
         self._stopping.set()
+        self._backend.leave()
         self._woken.set()
         if self._thread.ident is not None:
             self._thread.join(_STOPS_WITHIN)
@@ -304,8 +309,9 @@ class Worker:
         return not left
 
     def _take(self) -> list[Inquiry]:
-        """Settle what is over by itself, and return what to ask about the rest."""
-        waiting = self._backend.archive.waiting()
+        """Claim what waits, settle what is over by itself, and return what to ask about the rest."""
+        self._claimed = self._backend.now()
+        waiting = self._backend.archive.claim(self._backend.name, self._claimed)
         over = [alert for alert in waiting if alert.status == "resolved"]
         if over:
             self._backend.archive.settle(over, said="resolved")
@@ -313,7 +319,19 @@ class Worker:
         return inquiries(firing, self._backend.library().entities, self._backend.now())
 
     def _answered(self, inquiry: Inquiry) -> bool:
-        """Ask, keep the answer and send it out; return whether that is done with."""
+        """Ask, keep the answer and send it out; return whether that is done with.
+
+        What others have taken up meanwhile, as it took us too long to get there, is theirs.
+        """
+        if self._backend.now() - self._claimed > LEASE / 4.0:
+            renewed = self._pool.submit(
+                self._backend.archive.claim, self._backend.name, self._backend.now(), inquiry.alerts
+            )
+            if not self._say(renewed, "alerts cannot be claimed"):
+                return False
+            inquiry = inquiry._replace(alerts=tuple(renewed.result()))
+            if not inquiry.alerts:
+                return True
         error = self._pool.submit(self._answer, inquiry).exception()
         keys = [alert.key for alert in inquiry.alerts]
         if self._stopping.is_set():
@@ -356,7 +374,7 @@ class Worker:
             incidents=[one.id for one in changed],
         )
 
-    def _say(self, done: "Future[None]", what: str) -> bool:
+    def _say(self, done: "Future[Any]", what: str) -> bool:
         """Log what went wrong with something, if it did; return whether it went well."""
         error = done.exception()
         if error is not None:

@@ -58,13 +58,13 @@ class Engine:
         return self.clock
 
 
-def backend(folder: Path, engine: Engine, library: Library | None = None) -> Backend:
+def backend(folder: Path, engine: Engine, library: Library | None = None, name: str = "rca") -> Backend:
     """Return a backend whose archive lies in a folder."""
     known = library or Library(signals={}, entities=entities(), rules={})
     settings = Settings(incidents=Keeping(url="http://rca.example"))
     return Backend(
         Archive(f"sqlite:///{folder / 'rca.db'}"), engine.ask, engine.announce, engine.reload, lambda: known,
-        lambda: settings, Metrics(NOW), engine.now,
+        lambda: settings, Metrics(NOW), engine.now, name=name,
     )  # fmt: skip
 
 

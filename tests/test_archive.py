@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from test_incidents import BLIND, HEALTHY, ILL, PACE, START, at, ticks
 
-from rca.archive import INCIDENTS_KEPT, Alert, Archive, Filter
+from rca.archive import INCIDENTS_KEPT, LEASE, Alert, Archive, Filter, FullError
 from rca.errors import SourceError, UsageError
 from rca.model import EntityRef, Report
 
@@ -139,6 +139,61 @@ def test_many_alerts_at_once_are_kept(archive: Archive) -> None:
     assert archive.queued() == 20_001
     archive.settle([alert(number) for number in range(20_000)])
     assert archive.queued() == 1
+
+
+def test_what_one_has_claimed_is_left_to_it_until_it_may_be_dead(url: str) -> None:
+    one, other = Archive(url), Archive(url)
+    share_alerts(one, other)
+    one.close()
+    other.close()
+
+
+def share_alerts(one: Archive, other: Archive) -> None:
+    """Assert that two who share a database share the work."""
+    assert one.claim("one", START) == []
+    one.accept([alert(1), alert(2)], START)
+    assert [told.labels["n"] for told in one.claim("one", START)] == ["1", "2"]
+    assert other.claim("other", START + 1) == []
+    other.accept([alert(3)], START)
+    assert [told.labels["n"] for told in other.claim("other", START + 2)] == ["3"]
+    assert [told.labels["n"] for told in one.claim("one", START + 3)] == ["1", "2"], "after a restart they are its own"
+    assert one.claim("one", START + LEASE - 1, [alert(1), alert(3)]) == [alert(1)]
+    late = START + 3 + LEASE
+    assert [told.labels["n"] for told in other.claim("other", late)] == ["2", "3"], "and its own is claimed for longer"
+    assert one.claim("one", late, [alert(2)]) == []
+    one.settle([alert(1)])
+    assert [told.labels["n"] for told in other.claim("other", late + 2 * LEASE)] == ["2", "3"]
+    other.settle([alert(2), alert(3)])
+    assert one.claim("one", late + 9 * LEASE) == other.claim("other", late + 9 * LEASE) == []
+
+
+def _claim(url: str, name: str) -> None:
+    archive = Archive(url)
+    for _ in range(20):
+        ours = archive.claim(name, START, limit=5)
+        archive.settle(ours, said=name)
+    archive.close()
+
+
+def test_processes_that_claim_at_once_get_each_alert_once(url: str) -> None:
+    archive = Archive(url)
+    archive.accept([alert(number) for number in range(100)], START)
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=_claim, args=(url, name)) for name in ("one", "other")]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert archive.queued() == 0
+    archive.close()
+
+
+def test_no_more_wait_than_may(archive: Archive) -> None:
+    assert archive.accept([alert(1), alert(2)], START, most=1) == 2
+    with pytest.raises(FullError):
+        archive.accept([alert(3)], START, most=2)
+    assert archive.queued() == 2
 
 
 def _accept(url: str, numbers: range) -> None:

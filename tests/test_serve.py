@@ -18,10 +18,12 @@ from rca.errors import ProblemsError, SourceError, UsageError
 from rca.incidents import Pace
 from rca.library import Library
 from rca.load import load
+from rca.metrics import Look
 from rca.model import Report
 from rca.serve import app, gate
 from rca.serve.app import Inbox
 from rca.serve.openapi import document
+from rca.serve.pages import Pages
 from rca.webhook import Question
 
 PACE = Pace(0.0, 300.0)
@@ -192,8 +194,9 @@ def test_rules_and_alerts_have_the_shape_of_prometheus(url, library):
     assert set(rules) == roots | {"unknown"}
     rule = rules["gpu_thermal_throttling"]
     assert (rule["name"], rule["state"], rule["health"], rule["type"]) == (
-        "RcaGpuThermalThrottling", "firing", "ok", "alerting",
+        "RcaGpuThermalThrottling", "firing", "unknown", "alerting",
     )  # fmt: skip
+    assert {one["lastEvaluation"] for one in [*groups, rule]} == {"0001-01-01T00:00:00Z"}
     assert set(rule) == {
         "name", "query", "duration", "keepFiringFor", "labels", "annotations", "alerts", "health", "lastError",
         "evaluationTime", "lastEvaluation", "state", "type",
@@ -207,6 +210,31 @@ def test_rules_and_alerts_have_the_shape_of_prometheus(url, library):
     assert alert["annotations"]["page"].startswith("http://rca.example/incidents/")
 
 
+def test_rules_say_how_they_were_judged_last(url, works, engine):
+    def rules() -> dict[str, dict]:
+        groups = get(url, "/api/v1/rules").json()["data"]["groups"]
+        told = {rule["labels"]["cause"]: rule for group in groups for rule in group["rules"]}
+        assert {(one["lastEvaluation"], one["evaluationTime"]) for one in [*groups, *told.values()]} == {
+            (groups[0]["lastEvaluation"], groups[0]["evaluationTime"])
+        }
+        return told
+
+    works.metrics.saw(Look(3.0, 0.0, {"nic_down": ("nic_state", "nic_errors")}))
+    works.metrics.evaluated(NOW - 60.0, 1.5, 0.0)
+    told = rules()
+    assert (told["nic_down"]["health"], told["nic_down"]["lastError"]) == ("unknown", "no data: nic_state, nic_errors")
+    rule = told["gpu_thermal_throttling"]
+    assert (rule["health"], rule["lastError"], rule["evaluationTime"]) == ("ok", "", 1.5)
+    assert rule["lastEvaluation"] == "2026-03-01T14:04:00Z"
+    engine.errors = [SourceError("prometheus: no answer")]
+    post(url, {}, path="/api/v1/diagnose")
+    rule = rules()["gpu_thermal_throttling"]
+    assert (rule["health"], rule["lastError"]) == ("err", "prometheus: no answer")
+    assert rule["lastEvaluation"] == "2026-03-01T14:05:00Z"
+    post(url, {}, path="/api/v1/diagnose")
+    assert rules()["gpu_thermal_throttling"]["health"] == "ok"
+
+
 @pytest.mark.usefixtures("kept")
 def test_rules_are_chosen_as_grafana_does(url):
     def names(query: str) -> list[str]:
@@ -217,6 +245,7 @@ def test_rules_are_chosen_as_grafana_does(url):
     assert names("rule_name[]=RcaNicDown&rule_name[]=RcaDataSkew") == ["RcaNicDown", "RcaDataSkew"]
     assert names("rule_group[]=communication&rule_name[]=RcaDataSkew") == []
     assert names("type=record") == []
+    assert refused(get(url, "/api/v1/rules?type=odd")) == (400, "type: is alert or record")
     bare = get(url, "/api/v1/rules?exclude_alerts=true").json()["data"]["groups"]
     assert not [rule for group in bare for rule in group["rules"] if rule["alerts"]]
 
@@ -321,7 +350,8 @@ def test_rules_are_read_again(url, engine, works):
 
 def test_the_description_is_that_of_the_routes(works):
     told = document()
-    routes = {route.path: route.methods - {"HEAD"} for route in app(works, Serving()).routes}
+    pages = {route.path for route in Pages(works).routes()}
+    routes = {one.path: one.methods - {"HEAD"} for one in app(works, Serving()).routes if one.path not in pages}
     assert {path: {method.upper() for method in methods} for path, methods in told["paths"].items()} == routes
     for schema in told["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)

@@ -197,6 +197,9 @@ def test_questions_are_answered_for_any_job_time_and_place(archive: Archive) -> 
     now = eyes.ask(Question())
     assert now.causes[0].cause == "gpu_thermal_throttling"
     assert eyes.ask(Question(places=({"node": now.causes[0].entity.labels["node"]},))).jobs == now.jobs
+    node = now.causes[0].entity.labels["node"]
+    for spelt in (node.upper(), f"{node}.dc1.example"):
+        assert eyes.ask(Question(places=({"node": spelt},))).jobs == now.jobs
     assert eyes.ask(Question(at=cluster.present.world.end - 900.0)).status == "healthy"
     with pytest.raises(UsageError, match="no such job: 'llama-70', did you mean 'llama-70b'"):
         eyes.ask(Question(jobs=("llama-70",)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from own_server import NOW, Engine, alert, backend, delivery, replace, wait_until
 from small_library import entities
 
-from rca.archive import Alert, Archive
+from rca.archive import LEASE, Alert, Archive
 from rca.errors import ProblemsError, SourceError, UsageError
 from rca.plain import unix
 from rca.webhook import MOST, PATIENCE, Delivery, Question, Worker, inquiries, parse
@@ -291,6 +291,47 @@ def test_an_announcement_that_fails_undoes_nothing(works, engine):
     assert one.round()
     assert said(works.archive)[0][0] == ""
     one.stop()
+
+
+def test_two_servers_on_one_database_share_the_work(tmp_path):
+    engines = Engine(errors=[SourceError("no answer")] * 2), Engine()
+    both = [backend(tmp_path, engine, name=name) for engine, name in zip(engines, ("one", "other"), strict=True)]
+    one, other = map(Worker, both)
+    both[0].archive.accept([fires(number, job_name="a") for number in range(3)], NOW)
+    assert not one.round()
+    assert other.round()
+    assert engines[1].asked == [], "what one has claimed is left to it"
+    both[1].archive.accept([fires(9, job_name="b")], NOW)
+    assert other.round()
+    assert [question.jobs for question in engines[1].asked] == [("b",)]
+    engines[1].clock += LEASE + 1.0
+    assert other.round(), "one is dead, it seems"
+    assert [question.jobs for question in engines[1].asked] == [("b",), ("a",)]
+    engines[0].clock += LEASE + 2.0
+    assert one.round()
+    assert len(engines[0].asked) == 1
+    for worker, works in zip((one, other), both, strict=True):
+        worker.stop()
+        works.archive.close()
+
+
+def test_what_was_taken_over_meanwhile_is_asked_about_by_one(tmp_path):
+    class Slow(Engine):
+        def ask(self, question: Question):
+            self.clock += 2.0 * LEASE
+            other.round()
+            return super().ask(question)
+
+    slow, quick = Slow(), Engine(clock=NOW + LEASE + 1.0)
+    mine, theirs = backend(tmp_path, slow, name="mine"), backend(tmp_path, quick, name="theirs")
+    one, other = Worker(mine), Worker(theirs)
+    mine.archive.accept([fires(1, starts=NOW - 9000.0, job_name="a"), fires(2, job_name="b")], NOW)
+    assert one.round()
+    assert [question.jobs for question in slow.asked] == [("a",)]
+    assert [question.jobs for question in quick.asked] == [("a",), ("b",)]
+    for worker, works in ((one, mine), (other, theirs)):
+        worker.stop()
+        works.archive.close()
 
 
 def test_a_restart_takes_up_what_waits(tmp_path):

@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rca.model import Cause, Evidence, Link, Report
@@ -52,31 +52,38 @@ class Told:
 
 def render(report: Report, picture: Picture | None = None, server: str = "") -> str:
     """Write a page; with the address of a Prometheus each query is a link to its expression browser."""
-    shown, drawn = words.safe(report), picture or Picture()
-    return _template().render(
-        report=shown,
-        verdict=words.verdict(shown),
-        status=shown.status.replace("_", " "),
-        span=words.span(shown),
-        jobs=words.listed(shown.jobs) or "none seen",
-        causes=[_told(at, cause, shown, drawn, server) for at, cause in enumerate(shown.causes, start=1)],
-        graph=_graph(shown),
-        timeline=_timeline(shown),
-        progress=[(job, [_drawn(one, shown, None, server) for one in charts]) for job, charts in drawn.jobs if charts],
-        maps=[_mapped(one) for one in drawn.maps],
-        enabling=words.enabling(shown.not_checked),
-        rejected=[(one.cause, words.name(one.entity), one.why) for one in shown.rejected],
-        unexplained=[(one.finding, words.gathered(one), one.text) for one in shown.unexplained],
-        absent=[(one.rule, words.name(one.entity), one.text) for one in shown.not_affected],
-    )
+    return environment().get_template("report.html").render(**told(report, picture, server))
 
 
 @cache
-def _template() -> Template:
-    environment = Environment(
+def environment() -> Environment:
+    """Return where the templates of all pages are found; what they show is escaped."""
+    return Environment(
         loader=PackageLoader("rca"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("report.html")
+
+
+def told(report: Report, picture: Picture | None = None, server: str = "") -> dict[str, object]:
+    """Return what `body.html` shows of a report."""
+    shown, drawn = words.safe(report), picture or Picture()
+    return {
+        "report": shown,
+        "verdict": words.verdict(shown),
+        "status": shown.status.replace("_", " "),
+        "span": words.span(shown),
+        "jobs": words.listed(shown.jobs) or "none seen",
+        "causes": [_told(at, cause, shown, drawn, server) for at, cause in enumerate(shown.causes, start=1)],
+        "graph": _graph(shown),
+        "timeline": _timeline(shown),
+        "progress": [
+            (job, [_drawn(one, shown, None, server) for one in charts]) for job, charts in drawn.jobs if charts
+        ],
+        "maps": [_mapped(one) for one in drawn.maps],
+        "enabling": words.enabling(shown.not_checked),
+        "rejected": [(one.cause, words.name(one.entity), one.why) for one in shown.rejected],
+        "unexplained": [(one.finding, words.gathered(one), one.text) for one in shown.unexplained],
+        "absent": [(one.rule, words.name(one.entity), one.text) for one in shown.not_affected],
+    }
 
 
 def _raw(svg: str) -> Markup:

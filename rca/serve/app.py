@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from rca.archive import Alert, Filter
+from rca import messages
+from rca.archive import Alert, Filter, FullError
 from rca.config import Serving
 from rca.errors import ProblemsError, RcaError, SourceError
 from rca.incidents import Incident
@@ -25,6 +26,7 @@ from rca.render import json as written
 from rca.serve import shapes
 from rca.serve.gate import WEBHOOK, Gate, RefusalError, body
 from rca.serve.openapi import document
+from rca.serve.pages import Pages
 from rca.times import parse_time
 from rca.webhook import Backend, Question, Worker, parse
 
@@ -120,6 +122,7 @@ class Desk:
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
+            *Pages(self._backend).routes(),
         ]
 
     async def alerts(self, request: Request) -> Response:
@@ -130,9 +133,12 @@ class Desk:
         return _success({"alerts": shapes.active(alive, self._backend.settings().incidents.url)})
 
     async def _delivered(self, told: bytes) -> Response:
-        """Store a delivery; only then may it be answered."""
+        """Store a delivery; only then may it be answered. What is read in no time is read here, without a thread."""
+        now = self._backend.now()
         try:
-            alerts, ignored = await anyio.to_thread.run_sync(parse, told, self._backend.now())
+            alerts, ignored = (
+                parse(told, now) if len(told) < _SMALL else await anyio.to_thread.run_sync(parse, told, now)
+            )
         except ValueError as error:
             raise RefusalError(400, str(error)) from error
         if alerts:
@@ -141,9 +147,11 @@ class Desk:
         return _success(shapes.Received(accepted=len(alerts), ignored=ignored), 202)
 
     def _store(self, alerts: Sequence[Alert]) -> None:
-        if self._backend.archive.queued() >= self._serving.max_waiting:
-            raise RefusalError(503, f"{self._serving.max_waiting} alerts wait already, send it again later", _FULL)
-        fresh = self._backend.archive.accept(alerts, self._backend.now())
+        most = self._serving.max_waiting
+        try:
+            fresh = self._backend.archive.accept(alerts, self._backend.now(), most)
+        except FullError:
+            raise RefusalError(503, f"{most} alerts wait already, send it again later", _FULL) from None
         _log.info("alerts received", alerts=len(alerts), new=fresh)
 
     def _alive(self) -> list[Incident]:
@@ -159,7 +167,7 @@ class Desk:
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST):
             raise RefusalError(400, f"limit: is a number from 1 to {MOST}")
         found = await anyio.to_thread.run_sync(self._backend.archive.incidents, wanted, int(limit))
-        return _success([shapes.incident(one) for one in found])
+        return _success([messages.incident(one) for one in found])
 
     async def incident(self, request: Request) -> Response:
         """Return one incident."""
@@ -167,7 +175,7 @@ class Desk:
         found = await anyio.to_thread.run_sync(self._backend.archive.incident, name)
         if found is None:
             raise RefusalError(404, "there is no such incident")
-        return _success(shapes.incident(found))
+        return _success(messages.incident(found))
 
     async def report(self, request: Request) -> Response:
         """Return a report that was kept."""
@@ -204,14 +212,19 @@ class Desk:
     async def rules(self, request: Request) -> Response:
         """List what may be a root cause as Prometheus lists its rules."""
         told = request.query_params
+        kind = told.get("type", "alert")
+        if kind not in {"alert", "record"}:
+            raise RefusalError(400, "type: is alert or record")
         settings, library = self._backend.settings(), self._backend.library()
         alive = await anyio.to_thread.run_sync(self._alive)
-        every = shapes.groups(library, alive, seconds(settings.interval), settings.incidents.url)
+        every = shapes.groups(
+            library, alive, seconds(settings.interval), settings.incidents.url, self._backend.metrics.health
+        )
         wanted = shapes.Chosen(
             tuple(told.getlist("rule_name[]")), tuple(told.getlist("rule_group[]")),
             told.get("exclude_alerts", "").lower() in {"1", "t", "true"},
         )  # fmt: skip
-        return _success({"groups": [] if told.get("type") == "record" else shapes.chosen(every, wanted)})
+        return _success({"groups": [] if kind == "record" else shapes.chosen(every, wanted)})
 
     async def openapi(self, _: Request) -> Response:
         """Describe all this."""

@@ -7,6 +7,7 @@ import msgspec
 
 from rca import __version__
 from rca.incidents import Incident
+from rca.messages import TIMES
 from rca.model import Report
 from rca.serve import shapes
 from rca.serve.gate import KINDS, OPEN
@@ -15,6 +16,11 @@ from rca.webhook import Body
 Json = dict[str, object]
 _TEXT: Json = {"type": "string"}
 _TIME: Json = {"type": "string", "format": "date-time"}
+_MOMENTS: list[Json] = [
+    {"enum": ["", "now"]},
+    {"pattern": r"^-(?=[0-9])([0-9]{1,4}h)?([0-9]{1,4}m)?([0-9]{1,4}s)?$"},
+    {"format": "date-time", "pattern": "^(19[89]|[2-8])"},
+]
 _WORDS = {
     400: "What was sent cannot be understood.",
     401: "Log in.",
@@ -94,7 +100,7 @@ def _found() -> dict[str, dict[str, Json]]:
     """Describe what we have found."""
     incidents = [
         *(_query(name, f"Only those of this {name}.") for name in ("job", "cause", "layer", "node")),
-        _query("state", "Only those in this state.", {"enum": ["open", "closed"]}),
+        _query("state", "Only those in this state.", {"enum": ["", "open", "closed"]}),
         _query("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
     ]
     rules = [
@@ -125,7 +131,7 @@ def _found() -> dict[str, dict[str, Json]]:
         "/api/v1/rules": {
             "get": _operation(
                 "List what may be a root cause as Prometheus lists its rules.",
-                {200: _answer("The rules.", _data({"properties": {"groups": _list("Group")}}))}, (*_LOGIN, 503),
+                {200: _answer("The rules.", _data({"properties": {"groups": _list("Group")}}))}, (400, *_LOGIN, 503),
                 parameters=rules,
             )
         },
@@ -155,9 +161,11 @@ def _schemas() -> dict[str, Json]:
     types = (Report, Incident, shapes.Active, shapes.Group, shapes.Received, shapes.Asked, Body)
     _, found = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     properties = cast("Json", found["Incident"]["properties"])
-    for name in shapes.TIMES:
+    for name in TIMES:
         optional = "default" in cast("Json", properties[name])
         properties[name] = {"anyOf": [_TIME, {"type": "null"}]} if optional else _TIME
+    cast("Json", found["Body"]["properties"])["version"] = {"enum": ["4", None]}
+    cast("Json", found["Asked"]["properties"])["at"] = {"type": "string", "anyOf": _MOMENTS}
     error = {"status": {"const": "error"}, "errorType": {"enum": sorted(KINDS.values())}, "error": _TEXT}
     return {**found, "Error": {"type": "object", "required": sorted(error), "properties": error}}
 

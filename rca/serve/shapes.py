@@ -12,11 +12,10 @@ from rca import notify
 from rca.detectors import All, Any, Condition, Leaf, Not, Unless
 from rca.incidents import Incident
 from rca.library import Library, Rule
+from rca.metrics import Health
 from rca.model import LAYERS, Record, seconds
 from rca.plain import stamp
 
-TIMES = ("since", "first", "last", "opened", "well", "closed")
-"""Fields of an incident that hold a time."""
 NEVER = "0001-01-01T00:00:00Z"
 _UNKNOWN = "unknown"
 _STATES: Mapping[str, Literal["pending", "firing"]] = {"pending": "pending", "open": "firing"}
@@ -57,7 +56,7 @@ class Alerting(Record, frozen=True, kw_only=True, rename="camel"):
     alerts: list[Active]
     state: Literal["inactive", "pending", "firing"]
     keep_firing_for: float = 0.0
-    health: str = "ok"
+    health: Literal["ok", "err", "unknown"] = "unknown"
     last_error: str = ""
     evaluation_time: float = 0.0
     last_evaluation: str = NEVER
@@ -84,12 +83,6 @@ class Chosen(NamedTuple):
     bare: bool = False
 
 
-def incident(one: Incident) -> dict[str, object]:
-    """Return an incident with its times as RFC 3339, as reports have them."""
-    fields = msgspec.structs.asdict(one)
-    return fields | {name: stamp(fields[name]) for name in TIMES if fields[name] is not None}
-
-
 def active(incidents: Iterable[Incident], pages: str) -> list[Active]:
     """Return the incidents that are not over as alerts, with the labels that Alertmanager is sent."""
     return [_active(one, pages) for one in incidents if one.state in _STATES]
@@ -106,11 +99,11 @@ def _active(one: Incident, pages: str) -> Active:
     )
 
 
-def groups(library: Library, incidents: Sequence[Incident], interval: float, pages: str) -> list[Group]:
+def groups(library: Library, incidents: Sequence[Incident], interval: float, pages: str, health: Health) -> list[Group]:
     """Return what may be a root cause as alerting rules, each with its incidents.
 
     `interval` is the time between two looks in seconds. A job that is ill for reasons that no rule knows is an incident
-    of the rule `unknown`.
+    of the rule `unknown`. All rules are judged together, so the time of a look, and how long it took, are those of each.
     """
     roots = [rule for rule in library.rules.values() if rule.role == "root"]
     strange = Rule(
@@ -122,10 +115,17 @@ def groups(library: Library, incidents: Sequence[Incident], interval: float, pag
         when=Any(of=()),
         hold="0s",
     )
-    shown = [(rule, _alerting(rule, incidents, pages)) for rule in [*roots, strange]]
+    last = NEVER if health.at is None else stamp(health.at)
+    shown = [
+        (
+            rule,
+            msgspec.structs.replace(_alerting(rule, incidents, pages), **_judged(rule, health), last_evaluation=last),
+        )
+        for rule in [*roots, strange]
+    ]
     return [
         Group(
-            name=layer, file=f"rules/{layer}", interval=interval,
+            name=layer, file=f"rules/{layer}", interval=interval, evaluation_time=health.took, last_evaluation=last,
             rules=[one for rule, one in shown if rule.layer == layer],
         )
         for layer in LAYERS
@@ -141,6 +141,17 @@ def chosen(every: Sequence[Group], wanted: Chosen) -> list[Group]:
             rules = [msgspec.structs.replace(one, alerts=[]) for one in rules] if wanted.bare else rules
             found.append(msgspec.structs.replace(group, rules=rules))
     return found
+
+
+def _judged(rule: Rule, health: Health) -> dict[str, object]:
+    """Say how a rule is: in error with every other where the last look failed, unknown where it could not be judged."""
+    took: dict[str, object] = {"evaluation_time": health.took}
+    if health.error:
+        return took | {"health": "err", "last_error": health.error}
+    missing = health.blind.get(rule.id)
+    if missing is not None:
+        return took | {"health": "unknown", "last_error": f"no data: {', '.join(missing)}"}
+    return took | {"health": "unknown" if health.at is None else "ok"}
 
 
 def _alerting(rule: Rule, incidents: Iterable[Incident], pages: str) -> Alerting:

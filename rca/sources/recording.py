@@ -151,13 +151,14 @@ def _member(name: str) -> zipfile.ZipInfo:
 class RecordingSource:
     """Replays a recording: the snapshot as it was, for the window that it was made of."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, file: Path | BinaryIO) -> None:
+        self.path = file if isinstance(file, Path) else "the recording"
+        self._file = file
 
     @cached_property
     def _content(self) -> tuple[About, Snapshot]:
         try:
-            with zipfile.ZipFile(self.path) as archive:
+            with zipfile.ZipFile(self._file) as archive:
                 about = _about(archive)
                 matrices = {name: _matrix(archive, name) for name in _names(about)}
             return about, _snapshot(about, matrices)

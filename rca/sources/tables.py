@@ -37,11 +37,14 @@ class World:
 
 @dataclass(frozen=True)
 class Directory:
-    """The tables, and for each kind the row of each reading (-1: it names no entity)."""
+    """The tables, and for each kind the row of each reading (-1: it names no entity); `names` has the name of each
+    spelling of a node.
+    """
 
     tables: Mapping[str, Table]
     rows: Mapping[str, Ints]
     warnings: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def build(entities: Entities, world: World) -> Directory:
@@ -82,7 +85,8 @@ class _Builder:
         ordered = {kind: sorted(found, key=in_order) for kind, found in self.found.items()}
         tables = {kind: self.table(kind, keys) for kind, keys in ordered.items()}
         self.warnings += self.topology.objections(row["node"] for row in self.found.get("node", {}).values())
-        return Directory(tables, {kind: self.rows(kind, ordered[kind]) for kind in self.keys}, tuple(self.warnings))
+        rows = {kind: self.rows(kind, ordered[kind]) for kind in self.keys}
+        return Directory(tables, rows, tuple(self.warnings), self.names)
 
     def rename_by_uuid(self) -> None:
         """Call the nodes of a GPU exporter by the names that ranks and hosts use, where their UUIDs tell which.

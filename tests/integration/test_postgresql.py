@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from servers import free_port, postgresql
-from test_archive import alert, feed
+from test_archive import alert, feed, share_alerts
 from test_incidents import HEALTHY, ILL, PACE, START, at, ticks
 
 from rca.archive import Archive
@@ -46,6 +46,15 @@ def test_replicas_that_write_at_once_make_one_incident(url: str) -> None:
     assert len(replicas[0].incidents()) == 1
     for one in replicas:
         one.close()
+
+
+def test_two_servers_share_the_alerts_that_wait(url: str) -> None:
+    one, other = Archive(url), Archive(url)
+    one.settle(one.waiting())
+    one.prune(START + 1e9, 3600.0)
+    share_alerts(one, other)
+    one.close()
+    other.close()
 
 
 def test_a_server_that_is_away_is_said_without_its_password() -> None:
