@@ -39,7 +39,8 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = (), his
     causes = writer.causes()
     symptoms = writer.symptoms(rows)
     worst: Symptom = min((one.symptom for one in symptoms), key=_ORDER.index, default="none")
-    sure = any(cause.probability >= SURE and cause.cause != "unknown" for cause in causes)
+    likely = [cause for cause in causes if cause.probability >= SURE and cause.cause != "unknown"]
+    sure = any(worst == "none" or not cause.standing for cause in likely)
     unseen = _unseen(graph, rows)
     blind = silence(snapshot) > STALE or not _judged(look, rows) or bool(unseen)
     status: Status = "causes_found" if sure else "inconclusive" if worst != "none" or blind else "healthy"

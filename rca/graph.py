@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from rca.detectors import leaves
+from rca.earlier import Earlier
 from rca.evaluate import Judgement, Look, median
 from rca.library import Effect, Gain, Library, Rule, seconds
 from rca.model import Symptom
@@ -40,7 +41,8 @@ class Hub(NamedTuple):
     """One observation for or against a candidate: of the `seen` members of an effect, those in `true` show it.
 
     `strength` is the probability that a member shows it, `share` how much of the observed size the cause accounts
-    for (NaN: not known), `late` whether the times of cause and effect do not fit.
+    for (NaN: not known), `late` whether the times of cause and effect do not fit; `old` whether the cause was there
+    already when the effect was not, `standing` whether the effect was there then as well.
     """
 
     effect: str
@@ -51,6 +53,8 @@ class Hub(NamedTuple):
     share: float
     any_member: bool
     late: bool
+    old: bool = False
+    standing: bool = False
 
 
 class Step(NamedTuple):
@@ -119,6 +123,7 @@ class Graph:
         self._doses: dict[tuple[str, int], Dose | None] = {}
         self._beyond: dict[tuple[str, bytes], tuple[Step, ...]] = {}
         self._reach: dict[tuple[str, str], float] = {}
+        self._earlier = Earlier(look)
 
     def _stand_in(self) -> None:
         """Leave what stands in for other rules to where none of these could be judged."""
@@ -166,11 +171,26 @@ class Graph:
         hubs: list[Hub] = []
         steps: list[Step] = []
         for effect in self.edges[rule.id]:
-            self._walk(rule, rows, effect, (hubs, steps, effect.strength))
+            met: tuple[list[Hub], list[Step], float] = ([], [], effect.strength)
+            self._walk(rule, rows, effect, met)
+            dated = [self._dated(rule, rows, hub) for hub in met[0]]
+            hubs += dated
+            old = [hub.old for hub in dated] or [
+                self._predates(rule, rows, step.effect, step.rows) for step in met[1][:1]
+            ]
+            steps += [] if any(old) else met[1]
         explained: dict[str, Indices] = {}
         for step in steps:
             explained[step.effect] = np.union1d(explained.get(step.effect, NO_ROWS), step.rows)
         return Candidate(rule, rows, kind, place, _once(hubs), tuple(steps), explained)
+
+    def _dated(self, rule: Rule, rows: Indices, hub: Hub) -> Hub:
+        """Say of a hub what of it was there already while the job ran well."""
+        if not len(hub.true):
+            return hub
+        if self._predates(rule, rows, hub.effect, hub.true):
+            return hub._replace(old=True)
+        return hub._replace(standing=not len(self.fresh(hub.effect, hub.true[:64])))
 
     def _walk(self, rule: Rule, rows: Indices, effect: Effect, gathered: tuple[list[Hub], list[Step], float]) -> None:
         """Follow one edge from an unseen or candidate rule: score what is seen, walk on through what is not.
@@ -208,6 +228,14 @@ class Graph:
         share = self._share(expected, effect, true)
         late = bool(len(true)) and self._untimely(self.judged[rule.id], rows, effect, true)
         return Hub(effect.effect, effect.via, true, visible, strength, share, effect.members == "any", late)
+
+    def _predates(self, rule: Rule, rows: Indices, effect: str, true: Indices) -> bool:
+        """Say whether a cause was there already while the job ran well, and its effect was not."""
+        return self._earlier.predates((self.judged[rule.id], rows), (self.judged[effect], true))
+
+    def fresh(self, name: str, rows: Indices) -> Indices:
+        """Return those findings of a rule that were not there, or were less, while the job still ran well."""
+        return rows[~self._earlier.lasting(self.judged[name], rows)]
 
     def members(self, rule: Rule, rows: Indices, effect: Effect) -> Indices:
         """Return the rows of the effect's kind that share the relation with any of these rows."""
@@ -248,7 +276,8 @@ class Graph:
                 target = self.judged[effect.effect]
                 members = self.members(rule, rows, effect)
                 true = members[target.state[members] == 1]
-                if len(true) and not self._share(self._expected(rule, rows, effect), effect, true) < ENOUGH:
+                fits = len(true) and not self._share(self._expected(rule, rows, effect), effect, true) < ENOUGH
+                if fits and not self._predates(rule, rows, effect.effect, true):
                     steps.append(
                         Step(rule.id, effect.effect, true, int((target.state[members] != 0).sum()), effect.accuses)
                     )

@@ -93,7 +93,8 @@ def sightings(report: Report) -> Iterator[Sighting]:
     ailing = {one.job: one for one in report.symptoms}
     for cause in _sure(report):
         for job in cause.jobs or [""]:
-            yield Sighting(cause, ailing.get(job, JobSymptom(job, "none")))
+            well = JobSymptom(job, "none")
+            yield Sighting(cause, well if cause.standing else ailing.get(job, well))
     for one in report.symptoms:
         if _puzzling(one.job, report):
             yield Sighting(_unknown(one, report), one)
@@ -106,7 +107,7 @@ def _sure(report: Report) -> list[Cause]:
 def _puzzling(job: str, report: Report) -> bool:
     """Say whether a job is ill, and no cause of it is sure."""
     ill = any(one.job == job and one.symptom != "none" for one in report.symptoms)
-    return ill and not any(job in cause.jobs for cause in _sure(report))
+    return ill and not any(job in cause.jobs for cause in _sure(report) if not cause.standing)
 
 
 def _unknown(symptom: JobSymptom, report: Report) -> Cause:

@@ -116,7 +116,10 @@ class Contest:
             job
             for job in self._classes
             for hub in candidate.hubs
-            if len(hub.true) and _fits(hub) and self._look.inside(self._rules[hub.effect].entity, [job])[hub.true].any()
+            if len(hub.true)
+            and _fits(hub)
+            and (not hub.standing or self._classes[job][0] == "slow_always")
+            and self._look.inside(self._rules[hub.effect].entity, [job])[hub.true].any()
         ]
         return self._classes[jobs[0]][0] if jobs else "none"
 
@@ -128,9 +131,12 @@ class Contest:
         return int((job.rows == job.rows[row]).sum())
 
     def _targets(self, candidate: Candidate) -> set[tuple[str, int]]:
-        """Return the findings on which a candidate is weighed, or those of its jobs where none is between."""
+        """Return the findings on which a candidate is weighed, or those of its jobs where none is between; none where
+        all that it should bring about came long after it."""
         direct = {(hub.effect, int(row)) for hub in candidate.hubs for row in hub.true[:256] if _fits(hub)}
-        return direct or {("", job) for job in self.jobs_of(candidate)}
+        if direct or any(hub.old for hub in candidate.hubs):
+            return direct
+        return {("", job) for job in self.jobs_of(candidate)}
 
     def gain(self, number: int, covered: Covered) -> float:
         """Return the log score of adding a candidate to what is covered already."""
@@ -144,6 +150,8 @@ class Contest:
         With strength s and leak l a member that shows the effect weighs log((s + (1 - s) l) / l), one that does not
         log(1 - s).
         """
+        if not len(hub.true) and self._standstill(hub):
+            return 0.0
         leak, strength = self._leak(hub), min(hub.strength, 0.999)
         fresh = len(hub.true) if hub.effect not in covered else int((~np.isin(hub.true, covered[hub.effect])).sum())
         absent = hub.seen - len(hub.true)
@@ -156,6 +164,11 @@ class Contest:
         if hub.late:
             observed += math.log(LATE)
         return shown * observed + silent * math.log(1 - strength)
+
+    def _standstill(self, hub: Hub) -> bool:
+        """Say whether an effect would be slowness where all ill jobs stand still: such a job is not slow besides."""
+        slow = self._rules[hub.effect].symptom in ("slow_onset", "slow_always")
+        return slow and bool(self._classes) and all(one in ("stalled", "crashed") for one, _ in self._classes.values())
 
     def _leak(self, hub: Hub) -> float:
         return min(max(self._rules[hub.effect].leak, 1e-6), 0.5)
@@ -343,8 +356,8 @@ def _share(rule: Rule, symptom: Symptom) -> float:
 
 
 def _fits(hub: Hub) -> bool:
-    """Say whether a hub's size is in proportion to its cause, or cannot be told."""
-    return not hub.share < ENOUGH
+    """Say whether a hub's size fits its cause, or cannot be told, and the cause was not there long before it."""
+    return not (hub.share < ENOUGH or hub.old)
 
 
 def _softmax(scores: Sequence[float]) -> list[float]:

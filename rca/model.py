@@ -181,7 +181,10 @@ class Impact(Record, frozen=True):
 
 
 class Cause(Record, frozen=True):
-    """A candidate with its probability, the chain to the symptom and the numbers that speak for it."""
+    """A candidate with its probability, the chain to the symptom and the numbers that speak for it.
+
+    One that is `standing` is a fault that is there, and explains no job's trouble.
+    """
 
     cause: str
     layer: Layer
@@ -197,6 +200,7 @@ class Cause(Record, frozen=True):
     action: Action
     runbook: str
     members: list[EntityRef] = []
+    standing: bool = False
 
 
 class FindingRef(Record, frozen=True):

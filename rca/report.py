@@ -32,6 +32,8 @@ from rca.unchecked import Unchecked, unchecked
 
 LISTED = 0.05
 """Candidates of at least this probability are causes; what is below is rejected."""
+LIKELY = 0.5
+"""Causes of at least this probability that explain a job's trouble come first."""
 
 
 class Writer:
@@ -71,15 +73,21 @@ class Writer:
     # -- causes
 
     def causes(self) -> list[Cause]:
-        """Return every candidate of some probability, and the unknown ones, best first."""
+        """Return every candidate of some probability, and the unknown ones, best first.
+
+        A fault that is there and explains no job's trouble comes after what is likely to explain one.
+        """
         listed = [one for one in self._verdict.standings if one.probability >= LISTED]
         named = [self._cause(standing) for standing in listed] + self._unknown()
-        return sorted(named, key=lambda cause: (-cause.probability, cause.cause, str(cause.entity)))
+        return sorted(
+            named,
+            key=lambda one: (one.standing or one.probability < LIKELY, -one.probability, one.cause, str(one.entity)),
+        )
 
     def _cause(self, standing: Standing) -> Cause:
         candidate = standing.candidate
         rule = candidate.rule
-        jobs = self._jobs(candidate)
+        jobs, troubled = self._jobs(candidate), self._troubled(candidate)
         entity, members = self._narrowed(candidate)
         action = rule.action
         return Cause(
@@ -93,18 +101,23 @@ class Writer:
             chain=self._chain(candidate),
             evidence=self._proof(candidate),
             explains=sum(len(rows) for rows in candidate.explained.values()),
-            impact=self._impact(jobs),
+            impact=self._impact(troubled),
             action=Action(action.do, action.text) if action else Action("investigate", rule.summary),
             runbook=rule.runbook,
             members=members,
+            standing=not troubled,
         )
 
-    def _jobs(self, candidate: Candidate) -> list[int]:
-        explained = [
+    def _troubled(self, candidate: Candidate) -> list[int]:
+        """Return the ill jobs whose symptom a candidate explains, as rows."""
+        return [
             job
             for job, (_, rules) in self._verdict.classes.items()
             if any(job in candidate.explained.get(rule, ()) for rule in rules)
         ]
+
+    def _jobs(self, candidate: Candidate) -> list[int]:
+        explained = self._troubled(candidate)
         align = self._look.joins.align(candidate.rule.entity, "job")
         if explained or align is None or align.way != "coarser" or align.rows[candidate.row] < 0:
             return explained
@@ -195,8 +208,10 @@ class Writer:
                 or rule not in self._verdict.accusing
             ):
                 continue
-            inside = rows[align.rows[rows] == job]
-            doses = [(self._graph.dose(rule, int(row)), int(row)) for row in inside[:64]]
+            inside = rows[align.rows[rows] == job][:64]
+            if self._verdict.classes[job][0] != "slow_always":
+                inside = self._graph.fresh(rule, inside)
+            doses = [(self._graph.dose(rule, int(row)), int(row)) for row in inside]
             sized = sorted(((-dose.relative, row) for dose, row in doses if dose is not None))
             if sized:
                 found.append((sized[0][0], rule, np.array([row for _, row in sized])))
@@ -288,6 +303,8 @@ class Writer:
         candidate = standing.candidate
         for hub in candidate.hubs:
             effect = lowered(self._rules[hub.effect].summary)
+            if hub.old:
+                return f"was there already when what it should bring about was not ({hub.effect}: {effect})"
             if hub.share < ENOUGH:
                 return f"accounts for only {percent(hub.share)} of what it should explain ({hub.effect}: {effect})"
             if hub.seen and not len(hub.true):

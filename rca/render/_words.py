@@ -122,21 +122,30 @@ def verdict(report: Report) -> str:
 def _found(report: Report) -> str:
     known = [cause for cause in report.causes if cause.cause != "unknown"]
     likely = [cause for cause in known if cause.probability >= LIKELY] or known[:1]
-    effect = ailments(report) or "no job shows a symptom yet"
+    effect = ailments(report)
+    likely = [cause for cause in likely if not (effect and cause.standing)]
     if len(likely) > 1:
-        return f"{counted(len(likely), 'cause')}: {listed([accusation(cause) for cause in likely], most=3)}; {effect}"
-    parts = [
-        accusation(cause) + (f": {lowered(cause.summary.strip().rstrip('.'))}" if cause.summary else "")
-        for cause in likely
-    ]
-    return "; ".join([*parts, effect])
+        parts = [f"{counted(len(likely), 'cause')}: {listed([accusation(cause) for cause in likely], most=3)}"]
+    else:
+        parts = [
+            accusation(cause) + (f": {lowered(cause.summary.strip().rstrip('.'))}" if cause.summary else "")
+            for cause in likely
+        ]
+    return "; ".join([*parts, effect or "no job shows a symptom yet", *_besides(report)])
 
 
 def _inconclusive(report: Report) -> str:
     why = ailments(report) or "too little was seen to judge, the warnings say what"
-    guesses = [accusation(cause) for cause in report.causes if cause.cause != "unknown"]
+    guesses = [accusation(cause) for cause in report.causes if cause.cause != "unknown" and not cause.standing]
     best = f"the best guess is {guesses[0]}" if guesses else "there is no candidate"
-    return f"inconclusive: {why}, and no cause is as likely as {percent(LIKELY)}; {best}"
+    said = f"inconclusive: {why}, and no cause is as likely as {percent(LIKELY)}; {best}"
+    return "; ".join([said, *_besides(report)])
+
+
+def _besides(report: Report) -> list[str]:
+    """Name the faults that are there, and explain none of the trouble."""
+    there = [accusation(cause) for cause in report.causes if cause.standing and cause.probability >= LIKELY]
+    return [f"besides, and not the reason: {listed(there, most=3)}"] if there and ailments(report) else []
 
 
 def _healthy(report: Report) -> str:
@@ -177,6 +186,7 @@ def detailed(position: int, cause: Cause) -> bool:
 def weight(cause: Cause) -> str:
     """Say what a cause explains and whom it holds up; the empty string when neither is known."""
     parts = [f"explains {counted(cause.explains, 'finding')}"] if cause.explains else []
+    parts += ["holds up no job"] if cause.standing else []
     if cause.impact.ranks:
         parts.append(f"holds up {counted(cause.impact.ranks, 'rank')} of {listed(cause.jobs) or 'no known job'}")
     if cause.impact.slowdown:

@@ -73,9 +73,14 @@ class Answered(NamedTuple):
 
 def with_baseline(library: Library) -> frozenset[str]:
     """Return the signals that need samples from before the window: those that some rule compares with their own past,
-    those that these are derived from, the phases of the job, and what a symptom is measured by."""
+    those that these are derived from, the phases of the job, what a symptom is measured by, and the limits of causes:
+    one that was passed long before the trouble did not start it."""
     waiting = [PHASES]
     for rule in library.rules.values():
+        limited = [
+            leaf.signal for leaf in library.conditions(rule) if isinstance(leaf, detectors.Above | detectors.Below)
+        ]
+        waiting += [one for one in limited if rule.role == "root" and library.signals[one].entity == rule.entity]
         waiting += [leaf.signal for leaf in library.conditions(rule) if isinstance(leaf, _AGAINST_BASELINE)]
         waiting += [rule.measure] if rule.symptom is not None and rule.measure else []
     found: set[str] = set()
