@@ -4,6 +4,7 @@ Python runs one thread at a time: a diagnosis beside a server takes the processo
 child has the rules that it was sent, and what it read before, which may be lost at any time; what lasts stays here.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -190,7 +191,8 @@ def live(line: Connection, shard: Shard) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to both; they are the parent's to heed
         signal.signal(number, signal.SIG_IGN)
     terminal.log_to(sys.stderr)
-    os.nice(NICE)
+    with contextlib.suppress(OSError):  # a unit of systemd may forbid it
+        os.nice(NICE)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     parent, eyes = Parent(line), None
     while True:

@@ -19,11 +19,12 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from rca.config import without_password
 from rca.errors import SourceError, UsageError
-from rca.incidents import REOPENS_WITHIN, Incident, Pace, advance
+from rca.incidents import REOPENS_WITHIN, Incident, Note, Pace, advance
 from rca.messages import Told
 from rca.model import Record, Report
 from rca.plain import unix
 from rca.render import json as written
+from rca.tables import ALERTS, CLAIMS, INCIDENTS, NOTES, RECORDINGS, REPORTS, TABLES, TOLD
 
 MEMORY = 28 * 86400.0
 """How long an incident counts when the same trouble comes back, in seconds."""
@@ -32,72 +33,6 @@ LEASE = 300.0
 """For so many seconds alerts are left to the one who has claimed them; then they are free again, as it may be dead."""
 _LOCK = 7461636
 _BUSY_MS = 30_000
-
-_TABLES = sql.MetaData()
-_INCIDENTS = sql.Table(
-    "incidents",
-    _TABLES,
-    sql.Column("id", sql.String(16), primary_key=True),
-    sql.Column("job", sql.Text, nullable=False, index=True),
-    sql.Column("cause", sql.Text, nullable=False, index=True),
-    sql.Column("layer", sql.Text, nullable=False),
-    sql.Column("place", sql.Text, nullable=False),
-    sql.Column("node", sql.Text, nullable=False, index=True),
-    sql.Column("state", sql.Text, nullable=False, index=True),
-    sql.Column("first", sql.Float, nullable=False, index=True),
-    sql.Column("last", sql.Float, nullable=False),
-    sql.Column("closed", sql.Float, index=True),
-    sql.Column("report", sql.String(16), nullable=False),
-    sql.Column("latest", sql.String(16), nullable=False),
-    sql.Column("body", sql.LargeBinary, nullable=False),
-)
-_REPORTS = sql.Table(
-    "reports",
-    _TABLES,
-    sql.Column("id", sql.String(16), primary_key=True),
-    sql.Column("at", sql.Float, nullable=False, index=True),
-    sql.Column("status", sql.Text, nullable=False),
-    sql.Column("rules", sql.Text, nullable=False),
-    sql.Column("body", sql.LargeBinary, nullable=False),
-)
-_RECORDINGS = sql.Table(
-    "recordings",
-    _TABLES,
-    sql.Column("report", sql.String(16), primary_key=True),
-    sql.Column("at", sql.Float, nullable=False, index=True),
-    sql.Column("body", sql.LargeBinary, nullable=False),
-)
-_ALERTS = sql.Table(
-    "alerts",
-    _TABLES,
-    sql.Column("key", sql.String(64), primary_key=True),
-    sql.Column("number", sql.Integer, nullable=False, index=True),
-    sql.Column("received", sql.Float, nullable=False, index=True),
-    sql.Column("state", sql.Text, nullable=False, index=True),
-    sql.Column("said", sql.Text, nullable=False),
-    sql.Column("report", sql.String(16), nullable=False),
-    sql.Column("body", sql.LargeBinary, nullable=False),
-)
-
-
-_CLAIMS = sql.Table(
-    "claims",
-    _TABLES,
-    sql.Column("key", sql.String(64), primary_key=True),
-    sql.Column("owner", sql.Text, nullable=False),
-    sql.Column("until", sql.Float, nullable=False),
-)
-
-
-_TOLD = sql.Table(
-    "told",
-    _TABLES,
-    sql.Column("incident", sql.String(16), primary_key=True),
-    sql.Column("receiver", sql.String(16), primary_key=True),
-    sql.Column("said", sql.Text, nullable=False),
-    sql.Column("until", sql.Float, nullable=False),
-    sql.Column("tries", sql.Integer, nullable=False),
-)
 
 
 class Alert(Record, frozen=True, kw_only=True):
@@ -152,7 +87,7 @@ class Archive:
             sql.event.listen(self._engine, "begin", _begin)
         self._turn = threading.Lock()
         with self._writing() as connection:
-            _TABLES.create_all(connection)
+            TABLES.create_all(connection)
 
     def close(self) -> None:
         """Close all connections."""
@@ -171,13 +106,13 @@ class Archive:
         row = {"id": name, "at": at, "status": report.status, "rules": report.rules, "body": packed}
         late = at - REOPENS_WITHIN * pace.keep
         with self._writing() as connection:
-            _put(connection, _REPORTS, name, row)
-            known = _incidents(connection, sql.or_(_INCIDENTS.c.state != "closed", _INCIDENTS.c.closed >= late))
+            _put(connection, REPORTS, name, row)
+            known = _incidents(connection, sql.or_(INCIDENTS.c.state != "closed", INCIDENTS.c.closed >= late))
             before = {one.id: one for one in known}
             changed = [self._told(connection, one, before.get(one.id), name) for one in advance(known, report, pace)]
             for one in changed:
                 never = one.state == "closed" and one.opened is None
-                _put(connection, _INCIDENTS, one.id, None if never else _row(one))
+                _put(connection, INCIDENTS, one.id, None if never else _row(one))
             _settled(connection, alerts, report=name, said="")
         return changed
 
@@ -185,10 +120,11 @@ class Archive:
         """Return an incident with the reports that opened it and named it last, and how often its like was seen before."""
         if before is None:
             seen = sql.select(sql.func.count()).where(
-                _INCIDENTS.c.cause == one.cause,
-                _INCIDENTS.c.place == str(one.entity),
-                _INCIDENTS.c.first >= one.first - MEMORY,
-                _INCIDENTS.c.id != one.id,
+                INCIDENTS.c.cause == one.cause,
+                INCIDENTS.c.place == str(one.entity),
+                INCIDENTS.c.first >= one.first - MEMORY,
+                INCIDENTS.c.id != one.id,
+                INCIDENTS.c.id.not_in(_rejected()),
             )
             one = msgspec.structs.replace(one, seen_before=int(connection.execute(seen).scalar_one()))
         opening = before is None or before.opened is None
@@ -199,7 +135,7 @@ class Archive:
 
     def incidents(self, chosen: Filter | None = None, limit: int = 1000) -> list[Incident]:
         """Return incidents, those that were seen last first; those that never opened are no incidents."""
-        wanted = [_INCIDENTS.c[name] == value for name, value in (chosen or Filter())._asdict().items() if value]
+        wanted = [INCIDENTS.c[name] == value for name, value in (chosen or Filter())._asdict().items() if value]
         with self._reading() as connection:
             found = _incidents(connection, sql.and_(sql.true(), *wanted), limit)
         return [one for one in found if one.opened is not None]
@@ -207,82 +143,141 @@ class Archive:
     def incident(self, name: str) -> Incident | None:
         """Return one incident."""
         with self._reading() as connection:
-            return next(iter(_incidents(connection, _INCIDENTS.c.id == name)), None)
+            return next(iter(_incidents(connection, INCIDENTS.c.id == name)), None)
 
     def alive(self, since: float) -> list[Incident]:
         """Return the incidents that are pending or open, or were closed at `since` or later."""
         with self._reading() as connection:
-            return _incidents(connection, sql.or_(_INCIDENTS.c.state != "closed", _INCIDENTS.c.closed >= since))
+            return _incidents(connection, sql.or_(INCIDENTS.c.state != "closed", INCIDENTS.c.closed >= since))
 
     def history(self, at: float) -> Mapping[tuple[str, str], int]:
-        """Count the incidents of the last 28 days by cause and place, those that are still alive aside."""
-        query = sql.select(_INCIDENTS.c.cause, _INCIDENTS.c.place).where(
-            _INCIDENTS.c.state == "closed", _INCIDENTS.c.first >= at - MEMORY
+        """Count the incidents of the last 28 days by cause and place, those that are still alive aside.
+
+        Where somebody has rejected the cause, it was none.
+        """
+        query = sql.select(INCIDENTS.c.cause, INCIDENTS.c.place).where(
+            INCIDENTS.c.state == "closed", INCIDENTS.c.first >= at - MEMORY, INCIDENTS.c.id.not_in(_rejected())
         )
         with self._reading() as connection:
             return Counter((str(cause), str(place)) for cause, place in connection.execute(query))
+
+    def fired(self) -> dict[str, tuple[float, int]]:
+        """Return when each cause was last seen, in unix seconds, and in how many incidents."""
+        columns = INCIDENTS.c.cause, sql.func.max(INCIDENTS.c.last), sql.func.count()
+        query = sql.select(*columns).where(INCIDENTS.c.state != "pending").group_by(INCIDENTS.c.cause)
+        with self._reading() as connection:
+            return {str(cause): (float(last), int(number)) for cause, last, number in connection.execute(query)}
+
+    def version(self) -> str:
+        """Return what is another after each change of an incident; to ask for it costs little."""
+        alive = INCIDENTS.c.state.in_(("pending", "open"))
+        asked = (
+            sql.select(sql.func.count()).where(INCIDENTS.c.state == "open"),
+            sql.select(sql.func.sum(INCIDENTS.c.last)).where(alive),
+            sql.select(sql.func.max(INCIDENTS.c.closed)),
+            sql.select(sql.func.max(NOTES.c.number)),
+        )
+        with self._reading() as connection:
+            [found] = connection.execute(sql.select(*(one.scalar_subquery() for one in asked)))
+        return hashlib.sha256(repr(tuple(found)).encode()).hexdigest()[:16]
+
+    # -- what people say of incidents
+
+    def note(self, incident: str, note: Note, most: int) -> None:
+        """Keep what somebody says of an incident; raises FullError where it has `most` notes already."""
+        own = sql.select(sql.func.count()).where(NOTES.c.incident == incident)
+        with self._writing() as connection:
+            if connection.execute(own).scalar_one() >= most:
+                raise FullError
+            connection.execute(sql.insert(NOTES), [{"incident": incident, **msgspec.structs.asdict(note)}])
+
+    def notes(self, incident: str) -> list[Note]:
+        """Return what was said of an incident, the first first."""
+        columns = NOTES.c.at, NOTES.c.who, NOTES.c.verdict, NOTES.c.text
+        query = sql.select(*columns).where(NOTES.c.incident == incident).order_by(NOTES.c.number)
+        with self._reading() as connection:
+            return [Note(at=at, who=who, verdict=said, text=text) for at, who, said, text in connection.execute(query)]
+
+    def verdicts(self) -> dict[str, str]:
+        """Return the last word on the cause of each incident that somebody has confirmed or rejected."""
+        with self._reading() as connection:
+            query = sql.select(NOTES.c.incident, NOTES.c.verdict).where(NOTES.c.number.in_(_last_words()))
+            return {str(incident): str(verdict) for incident, verdict in connection.execute(query)}
 
     # -- reports
 
     def report(self, name: str) -> bytes | None:
         """Return the JSON of a report."""
         with self._reading() as connection:
-            body = connection.execute(sql.select(_REPORTS.c.body).where(_REPORTS.c.id == name)).scalar_one_or_none()
+            body = connection.execute(sql.select(REPORTS.c.body).where(REPORTS.c.id == name)).scalar_one_or_none()
         return None if body is None else zlib.decompress(body)
 
     def record(self, report: str, at: float, body: bytes) -> None:
         """Keep what a report was made of, as `rca record` writes it."""
         with self._writing() as connection:
-            connection.execute(sql.delete(_RECORDINGS).where(_RECORDINGS.c.report == report))
-            connection.execute(sql.insert(_RECORDINGS), [{"report": report, "at": at, "body": body}])
+            connection.execute(sql.delete(RECORDINGS).where(RECORDINGS.c.report == report))
+            connection.execute(sql.insert(RECORDINGS), [{"report": report, "at": at, "body": body}])
 
     def recording(self, report: str) -> bytes | None:
         """Return what a report was made of, None where that is not kept, or no longer."""
-        query = sql.select(_RECORDINGS.c.body).where(_RECORDINGS.c.report == report)
+        query = sql.select(RECORDINGS.c.body).where(RECORDINGS.c.report == report)
         with self._reading() as connection:
             body: bytes | None = connection.execute(query).scalar_one_or_none()
         return body
+
+    def recorded(self, job: str) -> str:
+        """Return the last report about a job's incidents of which a recording is kept; nothing where there is none."""
+        query = (
+            sql.select(RECORDINGS.c.report)
+            .join(INCIDENTS, INCIDENTS.c.report == RECORDINGS.c.report)
+            .where(INCIDENTS.c.job == job)
+            .order_by(RECORDINGS.c.at.desc())
+            .limit(1)
+        )
+        with self._reading() as connection:
+            return str(connection.execute(query).scalar_one_or_none() or "")
 
     def prune(self, at: float, retention: float) -> None:
         """Forget what is older than `retention`, but reports that incidents refer to, and incidents when they are old."""
         with self._writing() as connection:
             connection.execute(
-                sql.delete(_INCIDENTS).where(
-                    _INCIDENTS.c.state == "closed", _INCIDENTS.c.last < at - max(retention, INCIDENTS_KEPT)
+                sql.delete(INCIDENTS).where(
+                    INCIDENTS.c.state == "closed", INCIDENTS.c.last < at - max(retention, INCIDENTS_KEPT)
                 )
             )
             connection.execute(
-                sql.delete(_REPORTS).where(
-                    _REPORTS.c.at < at - retention,
-                    _REPORTS.c.id.not_in(sql.select(_INCIDENTS.c.report)),
-                    _REPORTS.c.id.not_in(sql.select(_INCIDENTS.c.latest)),
+                sql.delete(REPORTS).where(
+                    REPORTS.c.at < at - retention,
+                    REPORTS.c.id.not_in(sql.select(INCIDENTS.c.report)),
+                    REPORTS.c.id.not_in(sql.select(INCIDENTS.c.latest)),
                 )
             )
-            connection.execute(sql.delete(_TOLD).where(_TOLD.c.incident.not_in(sql.select(_INCIDENTS.c.id))))
-            connection.execute(sql.delete(_RECORDINGS).where(_RECORDINGS.c.at < at - retention))
+            for table in (TOLD, NOTES):
+                connection.execute(sql.delete(table).where(table.c.incident.not_in(sql.select(INCIDENTS.c.id))))
+            connection.execute(sql.delete(RECORDINGS).where(RECORDINGS.c.at < at - retention))
             connection.execute(
-                sql.delete(_ALERTS).where(_ALERTS.c.received < at - retention, _ALERTS.c.state != "waiting")
+                sql.delete(ALERTS).where(ALERTS.c.received < at - retention, ALERTS.c.state != "waiting")
             )
 
     # -- messages
 
     def told(self, receiver: str) -> dict[str, Told]:
         """Return what a receiver has been told, by incident."""
-        columns = _TOLD.c.incident, _TOLD.c.said, _TOLD.c.until, _TOLD.c.tries
+        columns = TOLD.c.incident, TOLD.c.said, TOLD.c.until, TOLD.c.tries
         with self._reading() as connection:
-            found = connection.execute(sql.select(*columns).where(_TOLD.c.receiver == receiver)).all()
+            found = connection.execute(sql.select(*columns).where(TOLD.c.receiver == receiver)).all()
         return {str(incident): Told(said, until, tries) for incident, said, until, tries in found}
 
     def tell(self, receiver: str, incident: str, before: Told | None, after: Told) -> bool:
         """Note what a receiver has been told of an incident; return whether it was still as it was `before`."""
-        own = sql.and_(_TOLD.c.receiver == receiver, _TOLD.c.incident == incident)
+        own = sql.and_(TOLD.c.receiver == receiver, TOLD.c.incident == incident)
         with self._writing() as connection:
-            found = connection.execute(sql.select(_TOLD.c.said, _TOLD.c.until, _TOLD.c.tries).where(own)).first()
+            found = connection.execute(sql.select(TOLD.c.said, TOLD.c.until, TOLD.c.tries).where(own)).first()
             if (None if found is None else Told(*found)) != before:
                 return False
-            connection.execute(sql.delete(_TOLD).where(own))
+            connection.execute(sql.delete(TOLD).where(own))
             row = {"incident": incident, "receiver": receiver, **after._asdict()}
-            connection.execute(sql.insert(_TOLD), [row])
+            connection.execute(sql.insert(TOLD), [row])
         return True
 
     # -- alerts that came in
@@ -297,9 +292,9 @@ class Archive:
             if most is not None and _waiting(connection) >= most:
                 raise FullError
             for keys in _parts(list(fresh)):
-                for key in connection.execute(sql.select(_ALERTS.c.key).where(_ALERTS.c.key.in_(keys))).scalars():
+                for key in connection.execute(sql.select(ALERTS.c.key).where(ALERTS.c.key.in_(keys))).scalars():
                     del fresh[key]
-            last = connection.execute(sql.select(sql.func.max(_ALERTS.c.number))).scalar_one() or 0
+            last = connection.execute(sql.select(sql.func.max(ALERTS.c.number))).scalar_one() or 0
             rows = [
                 {
                     "key": key, "number": last + number, "received": at, "state": "waiting", "said": "", "report": "",
@@ -308,7 +303,7 @@ class Archive:
                 for number, (key, alert) in enumerate(fresh.items(), 1)
             ]  # fmt: skip
             if rows:
-                connection.execute(sql.insert(_ALERTS), rows)
+                connection.execute(sql.insert(ALERTS), rows)
         return len(fresh)
 
     def claim(self, owner: str, at: float, among: Sequence[Alert] = (), limit: int = 10_000) -> list[Alert]:
@@ -318,24 +313,24 @@ class Archive:
         """
         if not self.queued():
             return []
-        held = sql.select(_CLAIMS.c.key).where(_CLAIMS.c.owner != owner, _CLAIMS.c.until > at)
-        free = sql.select(_ALERTS.c.body).where(_ALERTS.c.state == "waiting", _ALERTS.c.key.not_in(held))
-        parts = [_ALERTS.c.key.in_(keys) for keys in _parts([alert.key for alert in among])] if among else [sql.true()]
+        held = sql.select(CLAIMS.c.key).where(CLAIMS.c.owner != owner, CLAIMS.c.until > at)
+        free = sql.select(ALERTS.c.body).where(ALERTS.c.state == "waiting", ALERTS.c.key.not_in(held))
+        parts = [ALERTS.c.key.in_(keys) for keys in _parts([alert.key for alert in among])] if among else [sql.true()]
         with self._writing() as connection:
             ours: list[Alert] = []
             for part in parts:
-                found = connection.execute(free.where(part).order_by(_ALERTS.c.number).limit(limit)).scalars()
+                found = connection.execute(free.where(part).order_by(ALERTS.c.number).limit(limit)).scalars()
                 ours += [msgspec.json.decode(body, type=Alert) for body in found]
             keys = [alert.key for alert in ours]
             _release(connection, keys)
             if keys:
                 rows = [{"key": key, "owner": owner, "until": at + LEASE} for key in keys]
-                connection.execute(sql.insert(_CLAIMS), rows)
+                connection.execute(sql.insert(CLAIMS), rows)
         return ours
 
     def waiting(self, limit: int = 10_000) -> list[Alert]:
         """Return the alerts that nobody has looked into yet, the oldest first."""
-        query = sql.select(_ALERTS.c.body).where(_ALERTS.c.state == "waiting").order_by(_ALERTS.c.number).limit(limit)
+        query = sql.select(ALERTS.c.body).where(ALERTS.c.state == "waiting").order_by(ALERTS.c.number).limit(limit)
         with self._reading() as connection:
             return [msgspec.json.decode(body, type=Alert) for body in connection.execute(query).scalars()]
 
@@ -401,15 +396,25 @@ def _put(connection: sql.Connection, table: sql.Table, name: str, row: Mapping[s
         connection.execute(sql.insert(table), [row])
 
 
+def _last_words() -> sql.Select[tuple[int]]:
+    """Choose the last note on each incident that confirms or rejects its cause."""
+    return sql.select(sql.func.max(NOTES.c.number)).where(NOTES.c.verdict != "").group_by(NOTES.c.incident)
+
+
+def _rejected() -> sql.Select[tuple[str]]:
+    """Choose the incidents whose cause was rejected."""
+    return sql.select(NOTES.c.incident).where(NOTES.c.verdict == "rejected", NOTES.c.number.in_(_last_words()))
+
+
 def _waiting(connection: sql.Connection) -> int:
-    query = sql.select(sql.func.count()).where(_ALERTS.c.state == "waiting")
+    query = sql.select(sql.func.count()).where(ALERTS.c.state == "waiting")
     return int(connection.execute(query).scalar_one())
 
 
 def _settled(connection: sql.Connection, alerts: Sequence[Alert], report: str, said: str) -> None:
     for keys in _parts([alert.key for alert in alerts]):
         connection.execute(
-            sql.update(_ALERTS).where(_ALERTS.c.key.in_(keys)).values(state="done", report=report, said=said)
+            sql.update(ALERTS).where(ALERTS.c.key.in_(keys)).values(state="done", report=report, said=said)
         )
     _release(connection, [alert.key for alert in alerts])
 
@@ -417,7 +422,7 @@ def _settled(connection: sql.Connection, alerts: Sequence[Alert], report: str, s
 def _release(connection: sql.Connection, keys: Sequence[str]) -> None:
     """Take claims away."""
     for part in _parts(keys):
-        connection.execute(sql.delete(_CLAIMS).where(_CLAIMS.c.key.in_(part)))
+        connection.execute(sql.delete(CLAIMS).where(CLAIMS.c.key.in_(part)))
 
 
 def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -445,5 +450,5 @@ def _row(one: Incident) -> dict[str, object]:
 
 
 def _incidents(connection: sql.Connection, where: sql.ColumnElement[bool], limit: int = 1_000_000) -> list[Incident]:
-    query = sql.select(_INCIDENTS.c.body).where(where).order_by(_INCIDENTS.c.last.desc(), _INCIDENTS.c.id).limit(limit)
+    query = sql.select(INCIDENTS.c.body).where(where).order_by(INCIDENTS.c.last.desc(), INCIDENTS.c.id).limit(limit)
     return [msgspec.json.decode(body, type=Incident) for body in connection.execute(query).scalars()]

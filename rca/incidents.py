@@ -14,6 +14,7 @@ from rca.model import Action, Cause, EntityRef, Impact, JobSymptom, Layer, Recor
 from rca.plain import percent, unix
 
 State: TypeAlias = Literal["pending", "open", "closed"]
+Verdict: TypeAlias = Literal["", "confirmed", "rejected"]
 Key: TypeAlias = tuple[str, str, str]
 GONE = 3600.0
 """A job that no report has known for so many seconds, while reports came in, has ended; so has its incident."""
@@ -71,6 +72,18 @@ class Incident(Record, frozen=True, kw_only=True):
     def key(self) -> Key:
         """Return what makes two sightings the same trouble: job, cause and entity."""
         return self.job, self.cause, str(self.entity)
+
+
+class Note(Record, frozen=True, kw_only=True):
+    """What somebody said of an incident, at a time in unix seconds: of its cause (or nothing), and in words.
+
+    `who` is empty where nobody had to log in.
+    """
+
+    at: float
+    who: str = ""
+    verdict: Verdict = ""
+    text: str = ""
 
 
 class Sighting(NamedTuple):

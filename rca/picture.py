@@ -104,6 +104,12 @@ def draw(library: Library, snapshot: Snapshot, report: Report) -> Picture:
     )
 
 
+def follow(library: Library, snapshot: Snapshot, job: str) -> Picture:
+    """Choose what the page of a job shows of a snapshot, whatever the report was about."""
+    sketch = _Sketch(library, snapshot)
+    return Picture(jobs=((job, sketch.progress(job, ())),), maps=tuple(sketch.maps(job)))
+
+
 class _Sketch:
     """Reads one snapshot for its picture."""
 

@@ -14,7 +14,7 @@ from rca.load import load
 from rca.serve.openapi import document
 
 EXAMPLES = 20
-schema = schemathesis.openapi.from_dict(document())
+schema = schemathesis.openapi.from_dict(document()).exclude(path="/api/v1/events")  # which never ends
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from test_incidents import BLIND, HEALTHY, ILL, PACE, START, at, ticks
 
 from rca.archive import INCIDENTS_KEPT, LEASE, Alert, Archive, Filter, FullError
 from rca.errors import SourceError, UsageError
+from rca.incidents import Note
 from rca.model import EntityRef, Report
 
 OTHER = msgspec.structs.replace(
@@ -80,6 +81,61 @@ def test_an_incident_knows_that_it_is_not_the_first_of_its_kind(archive: Archive
     place = ("gpu_thermal_throttling", "gpu node=node-07 gpu=1")
     assert archive.history(START + 3 * day) == {place: 3}
     assert archive.history(START + 40 * day) == {}
+
+
+def test_a_cause_that_was_rejected_does_not_count(url: str) -> None:
+    archive, day = Archive(url), 86400.0
+    for number in range(3):
+        feed(
+            archive,
+            ticks(ILL, number * day, number * day + 120) + ticks(HEALTHY, number * day + 150, number * day + 480),
+        )
+    third, second, first = archive.incidents()
+    archive.note(first.id, Note(at=START, who="ops", verdict="rejected", text="it was the fan"), 9)
+    archive.note(second.id, Note(at=START, verdict="rejected"), 9)
+    archive.note(second.id, Note(at=START + 1, verdict="confirmed"), 9)
+    archive.note(second.id, Note(at=START + 2, text="a note is no verdict"), 9)
+    archive.close()
+    archive = Archive(url)
+    assert archive.verdicts() == {first.id: "rejected", second.id: "confirmed"}
+    place = ("gpu_thermal_throttling", "gpu node=node-07 gpu=1")
+    assert archive.history(START + 3 * day) == {place: 2}
+    feed(archive, ticks(ILL, 3 * day, 3 * day + 120))
+    assert archive.incidents()[0].seen_before == 2
+    archive.note(third.id, Note(at=START, verdict="rejected"), 9)
+    assert archive.history(START + 3 * day) == {place: 1}
+    archive.close()
+
+
+def test_notes_are_kept_in_order_and_go_with_their_incident(archive: Archive) -> None:
+    feed(archive, ticks(ILL, 0, 120) + ticks(HEALTHY, 150, 600))
+    [incident] = archive.incidents()
+    said = [Note(at=START + number, who="ops", text=str(number)) for number in range(3)]
+    for note in said:
+        archive.note(incident.id, note, 3)
+    with pytest.raises(FullError):
+        archive.note(incident.id, said[0], 3)
+    archive.prune(START + 80 * 3600.0, 72 * 3600.0)
+    assert archive.notes(incident.id) == said
+    archive.prune(START + INCIDENTS_KEPT + 3600.0, 72 * 3600.0)
+    assert archive.notes(incident.id) == []
+
+
+def test_the_version_is_another_where_what_is_listed_is(archive: Archive) -> None:
+    told: dict[str, list[tuple[str, str, float]]] = {}
+    for report, seconds in [*ticks(ILL, 0, 120), (OTHER, 150.0), *ticks(OTHER, 180, 300), *ticks(HEALTHY, 330, 900)]:
+        archive.absorb(at(report, seconds), PACE)
+        listed = [(one.id, one.state, one.last) for one in archive.incidents()]
+        assert told.setdefault(archive.version(), listed) == listed
+    assert len({str(listed) for listed in told.values()}) > 8
+    archive.note(archive.incidents()[0].id, Note(at=START, verdict="confirmed"), 9)
+    assert archive.version() not in told
+
+
+def test_it_is_known_when_a_cause_was_last_seen(archive: Archive) -> None:
+    assert archive.fired() == {}
+    feed(archive, ticks(ILL, 0, 120) + ticks(OTHER, 150, 600))
+    assert archive.fired() == {"gpu_thermal_throttling": (START + 600.0, 2)}
 
 
 def test_incidents_are_chosen_by_what_they_are(archive: Archive) -> None:

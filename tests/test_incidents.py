@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_report import cooling_fault
 
@@ -137,6 +137,7 @@ def test_a_report_of_the_past_changes_nothing() -> None:
 REPORTS = st.lists(st.sampled_from([ILL, HEALTHY, UNSURE, BLIND]), max_size=60)
 
 
+@settings(deadline=None)
 @given(REPORTS)
 def test_of_one_trouble_there_is_never_more_than_one_incident_alive(reports: list[Report]) -> None:
     known = live([(report, 30.0 * number) for number, report in enumerate(reports)])
@@ -144,6 +145,7 @@ def test_of_one_trouble_there_is_never_more_than_one_incident_alive(reports: lis
     assert len(alive) == len(set(alive))
 
 
+@settings(deadline=None)
 @given(REPORTS, st.integers(0, 59))
 def test_reports_that_come_twice_change_nothing(reports: list[Report], where: int) -> None:
     once = [(report, 30.0 * number) for number, report in enumerate(reports)]

@@ -1,28 +1,38 @@
 """The pages of the server: what people see of incidents, in a real browser, and with no script at all."""
 
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
+import requests
 from axe_playwright_python.sync_playwright import Axe
 from made_up import SCENARIOS
-from own_server import Engine, backend, get, refused, running
+from own_server import NOW, Engine, backend, get, refused, running
 from playwright.sync_api import Browser, Page, sync_playwright
 from servers import binary
+from test_incidents import ILL
 
+from rca.archive import Alert, Archive
 from rca.config import Serving
 from rca.diagnose import diagnose
-from rca.incidents import Pace
+from rca.errors import SourceError, UsageError
+from rca.incidents import Note, Pace
 from rca.library import Library
 from rca.load import load
-from rca.model import Report, Window
-from rca.serve.pages import POLICY
+from rca.metrics import Look
+from rca.model import EntityRef, Report, Window
+from rca.serve.pages import MOST_NOTES, POLICY
 from rca.sources import recording
 from rca.sources.scenario import ScenarioSource
-from rca.webhook import Backend
+from rca.webhook import Backend, Question
 
+SCRIPT = '<script src="static/live.js" defer></script>'
 HOSTILE = "<script>alert(1)</script>"
 PACE = Pace(0.0, 300.0)
 
@@ -67,17 +77,37 @@ def browser() -> Iterator[Browser]:
         one.close()
 
 
-@pytest.fixture
-def page(browser: Browser, url: str) -> Iterator[Page]:
-    """Open a page in a browser that runs no script; nothing may be asked of anybody else, or complained about."""
-    context = browser.new_context(java_script_enabled=False)
-    opened = context.new_page()
+@contextmanager
+def opened(browser: Browser, *, scripts: bool) -> Iterator[Page]:
+    """Open a page; nothing may be asked of anybody else than the server, or complained about."""
+    context = browser.new_context(java_script_enabled=scripts)
+    one = context.new_page()
     said: list[str] = []
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("request", lambda request: said.append(request.url) if not request.url.startswith(url) else None)
-    yield opened
+    one.on("console", lambda message: said.append(message.text))
+    one.on("pageerror", lambda error: said.append(str(error)))
+    one.on("request", lambda asked: None if asked.url.startswith("http://127.0.0.1:") else said.append(asked.url))
+    yield one
     context.close()
     assert said == []
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Open a page in a browser that runs no script."""
+    with opened(browser, scripts=False) as one:
+        yield one
+
+
+@pytest.fixture
+def alive(browser: Browser) -> Iterator[Page]:
+    """Open a page in a browser that runs ours."""
+    with opened(browser, scripts=True) as one:
+        yield one
+
+
+def unscripted(text: str) -> str:
+    """Return a page without our one script."""
+    return text.replace(SCRIPT, "")
 
 
 def test_from_the_list_to_the_incident_with_its_drawings(page: Page, url: str, works: Backend) -> None:
@@ -107,22 +137,236 @@ def test_the_list_is_filtered_and_can_be_bookmarked(page: Page, url: str) -> Non
     assert page.get_by_text("None that fits.").is_visible()
 
 
-@pytest.mark.parametrize("path", ["/incidents", "/incidents/{id}", "/reports/{report}"])
+@pytest.mark.parametrize(
+    "path", ["/incidents", "/incidents/{id}", "/reports/{report}", "/jobs/llama-70b", "/rules", "/diagnose", "/status"]
+)
 def test_pages_keep_to_the_policy_and_to_the_rules_of_access(
     browser: Browser, url: str, works: Backend, path: str
 ) -> None:
     [incident] = works.archive.incidents()
-    answer = get(url, path.format(id=incident.id, report=incident.report))
+    works.archive.note(incident.id, Note(at=NOW, who="ops", verdict="confirmed", text="a fan stood still"), 9)
+    address = path.format(id=incident.id, report=incident.report)
+    answer = get(url, address)
     assert answer.status_code == 200
     assert answer.headers["Content-Security-Policy"] == POLICY
     assert answer.headers["Content-Type"].startswith("text/html")
-    assert "<script" not in answer.text
+    assert "<script" not in unscripted(answer.text)
+    assert (SCRIPT in answer.text) == (path == "/incidents")
     context = browser.new_context(bypass_csp=True)  # axe is a script, which our policy forbids
-    opened = context.new_page()
-    opened.set_content(answer.text.replace("http-equiv", "data-was"))
-    found = Axe().run(opened).response["violations"]
+    one = context.new_page()
+    one.goto(url + address)
+    found = Axe().run(one).response["violations"]
     context.close()
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}] == []
+
+
+def other(number: int) -> Report:
+    """Return the report of an incident on another node."""
+    place = EntityRef("gpu", {"node": f"node-2{number}", "gpu": "0"})
+    return msgspec.structs.replace(ILL, causes=[msgspec.structs.replace(ILL.causes[0], entity=place)])
+
+
+def test_the_list_keeps_itself_up_to_date(alive: Page, url: str, works: Backend) -> None:
+    alive.goto(f"{url}/incidents?state=open")
+    assert alive.locator("tbody tr").count() == 1
+    alive.get_by_text("The list keeps itself up to date.").wait_for()
+    writer = Archive(str(works.archive._engine.url))  # as another process would
+    writer.absorb(other(1), PACE)
+    writer.close()
+    alive.get_by_role("cell", name="gpu node=node-21 gpu=0").wait_for(timeout=10_000)
+    works.archive.note(works.archive.incidents()[0].id, Note(at=NOW, verdict="rejected"), 9)
+    alive.get_by_text("open, rejected").wait_for(timeout=10_000)
+    assert alive.url == f"{url}/incidents?state=open"
+    assert alive.locator("tbody tr").count() == len(works.archive.incidents())
+
+
+def test_a_server_that_ends_keeps_nobody_listening(works: Backend) -> None:
+    with running(works) as url:
+        answer = requests.get(f"{url}/api/v1/events", stream=True, timeout=10)
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        lines = answer.iter_lines(decode_unicode=True)
+        assert (
+            next(line for line in lines if line.startswith("data:"))[6:] == f'{{"version":"{works.archive.version()}"}}'
+        )
+        began = time.monotonic()
+    assert time.monotonic() - began < 5.0
+    assert "data:" not in "".join(lines)
+
+
+def test_a_cause_is_confirmed_and_stays_so(page: Page, tmp_path: Path, library: Library, works: Backend) -> None:
+    [incident] = works.archive.incidents()
+    with running(works) as url:
+        page.goto(f"{url}/incidents/{incident.id}")
+        page.get_by_label("right").check()
+        page.get_by_label("Note").fill(f"a fan stood still\n{HOSTILE}")
+        page.get_by_role("button", name="Keep").click()
+        assert page.url == f"{url}/incidents/{incident.id}#notes"
+    again = backend(tmp_path, Engine(), library)
+    with running(again) as url:
+        page.goto(f"{url}/incidents/{incident.id}")
+        assert page.get_by_text("cause confirmed").count() == 2
+        assert page.locator(".note").inner_text() == f"a fan stood still\n{HOSTILE}"
+        told = get(url, f"/api/v1/incidents/{incident.id}").json()["data"]
+        assert told["verdict"] == "confirmed"
+        [note] = told["notes"]
+        assert (note["who"], note["at"], note["text"].split()[0]) == ("", "2026-03-01T14:05:00Z", "a")
+        page.get_by_label("wrong").check()
+        page.get_by_role("button", name="Keep").click()
+        page.goto(f"{url}/incidents")
+        assert page.get_by_text("open, rejected").is_visible()
+
+
+def test_a_note_says_who_wrote_it(tmp_path: Path, works: Backend) -> None:
+    (tmp_path / "password").write_text("secret")
+    [incident] = works.archive.incidents()
+    told = {"verdict": "rejected", "note": "no"}
+    with running(works, Serving(username="ops", password_file=str(tmp_path / "password"))) as url:
+        address, login = f"{url}/incidents/{incident.id}", ("ops", "secret")
+        assert requests.post(address, told, timeout=10).status_code == 401
+        answer = requests.post(address, told, auth=login, timeout=10, allow_redirects=False)
+        assert answer.status_code == 303
+        answer = requests.post(address, told, auth=login, timeout=10, headers={"Origin": "http://elsewhere"})
+        assert refused(answer)[0] == 403
+        assert [(one.who, one.verdict, one.text) for one in works.archive.notes(incident.id)] == [
+            ("ops", "rejected", "no")
+        ]
+
+
+def test_what_is_no_note_is_refused(url: str, works: Backend) -> None:
+    [incident] = works.archive.incidents()
+    address = f"{url}/incidents/{incident.id}"
+    for odd in ({"verdict": "odd"}, {"note": "x" * 4001}, b"\xff", {f"n{n}": "1" for n in range(99)}):
+        assert refused(requests.post(address, odd, timeout=10))[0] == 400
+    assert refused(requests.post(f"{url}/incidents/nowhere", {"note": "x"}, timeout=10))[0] == 404
+    assert requests.post(address, {"note": " ", "verdict": ""}, timeout=10).status_code == 200
+    assert works.archive.notes(incident.id) == []
+    for number in range(MOST_NOTES):
+        works.archive.note(incident.id, Note(at=NOW, text=str(number)), MOST_NOTES)
+    assert refused(requests.post(address, {"note": "x"}, timeout=10))[0] == 400
+
+
+def test_a_recording_can_be_fetched(url: str, works: Backend, seen: tuple[Report, bytes]) -> None:
+    [incident] = works.archive.incidents()
+    assert f"../api/v1/recordings/{incident.report}" in get(url, f"/incidents/{incident.id}").text
+    answer = get(url, f"/api/v1/recordings/{incident.report}")
+    assert (answer.headers["Content-Type"], answer.content) == ("application/zip", seen[1])
+    assert refused(get(url, "/api/v1/recordings/nowhere"))[0] == 404
+
+
+def test_a_job_is_shown_with_its_progress_and_its_incidents(page: Page, url: str, works: Backend) -> None:
+    page.goto(f"{url}/incidents")
+    page.get_by_role("link", name="llama-70b").click()
+    assert page.url == f"{url}/jobs/llama-70b"
+    assert page.get_by_role("heading", name="How job llama-70b gets on").is_visible()
+    assert page.locator("svg.chart").count() > 2
+    assert page.locator("svg.map:not(.key)").count() == 5
+    page.get_by_role("link", name="gpu_thermal_throttling on").click()
+    [incident] = works.archive.incidents()
+    assert page.url == f"{url}/incidents/{incident.id}"
+    assert refused(get(url, "/jobs/nowhere"))[0] == 404
+    assert refused(get(url, "/jobs/"))[0] == 404
+    works.archive.record(incident.report, incident.last, b"no zip")
+    assert "gpu_thermal_throttling" in get(url, "/jobs/llama-70b").text
+
+
+def test_a_job_of_any_name_has_a_page(page: Page, tmp_path: Path, library: Library, seen: tuple[Report, bytes]) -> None:
+    told = msgspec.json.encode(seen[0]).replace(b'"llama-70b"', msgspec.json.encode("a/b ?#%<i>"))
+    stands_on = backend(tmp_path, Engine(), library)
+    stands_on.archive.absorb(msgspec.json.decode(told, type=Report), PACE)
+    with running(stands_on) as url:
+        page.goto(f"{url}/incidents")
+        page.get_by_role("link", name="a/b").click()
+        assert page.get_by_role("heading", level=1).inner_text() == "a/b ?#%<i>"
+        assert page.get_by_text("No recording of it is kept").is_visible()
+        page.get_by_role("link", name="Rules").click()
+        assert page.url == f"{url}/rules"
+        page.goto(f"{url}/jobs/a/b%20%3F%23%25%3Ci%3E")
+        page.get_by_role("link", name="Status").click()
+        assert page.url == f"{url}/status"
+
+
+def test_rules_are_told_with_when_they_fired_and_what_they_lack(page: Page, url: str, works: Backend) -> None:
+    page.goto(f"{url}/rules")
+    assert page.get_by_text("Nobody has looked yet").is_visible()
+    works.metrics.saw(Look(3.0, 0.0, {"nic_down": ("nic_state", "nic_errors")}))
+    works.metrics.evaluated(NOW - 60.0, 1.5, 0.0)
+    page.goto(f"{url}/rules")
+    assert page.locator("tbody tr").count() == len(works.library().rules)
+    assert "not judged: no data: nic_state, nic_errors" in page.locator("#nic_down").inner_text()
+    assert "never" in page.locator("#nic_down").inner_text()
+    row = page.locator("#gpu_thermal_throttling")
+    assert "1 in all" in row.inner_text()
+    row.get_by_role("link").click()
+    assert page.url == f"{url}/incidents?cause=gpu_thermal_throttling"
+    assert page.locator("tbody tr").count() == 1
+
+
+def test_a_diagnosis_is_asked_for_and_shown(page: Page, tmp_path: Path, library: Library) -> None:
+    engine = Engine()
+    with running(backend(tmp_path, engine, library)) as url:
+        page.goto(f"{url}/incidents")
+        page.get_by_role("link", name="Diagnose").click()
+        page.get_by_label("job").fill("llama-70b")
+        page.get_by_label("at").fill("-10m")
+        page.get_by_role("button", name="Diagnose").click()
+        assert engine.asked == [Question(NOW - 600.0, ("llama-70b",))]
+        assert "gpu_thermal_throttling" in page.get_by_role("heading", level=1).inner_text()
+        assert page.get_by_label("job").input_value() == "llama-70b"
+        assert page.locator("svg.graph").count() == 1
+
+
+def test_what_is_wrong_with_a_question_is_said_in_words(tmp_path: Path, library: Library) -> None:
+    engine = Engine(errors=[SourceError("prometheus: no <answer>"), UsageError("no such job: 'x'")])
+    with running(backend(tmp_path, engine, library), Serving(max_diagnoses=1)) as url:
+        for told, status, said in (
+            ({"at": "soon"}, 400, "at: not a time"),
+            ({"job": "x"}, 503, "prometheus: no &lt;answer&gt;"),
+            ({"job": "x"}, 400, "no such job"),
+        ):
+            answer = requests.post(f"{url}/diagnose", told, timeout=10)
+            assert answer.status_code == status
+            assert said in answer.text
+            assert 'role="alert"' in answer.text
+        assert engine.asked == [Question(None, ("x",))] * 2
+
+
+def test_diagnoses_of_people_and_programs_are_few_together(tmp_path: Path, library: Library) -> None:
+    gone, entered = threading.Event(), threading.Semaphore(0)
+
+    class Slow(Engine):
+        def ask(self, question: Question) -> Report:
+            entered.release()
+            assert gone.wait(10)
+            return super().ask(question)
+
+    with running(backend(tmp_path, Slow(), library), Serving(max_diagnoses=1)) as url:
+        first = threading.Thread(target=requests.post, args=(f"{url}/diagnose", {}), kwargs={"timeout": 10})
+        first.start()
+        assert entered.acquire(timeout=10)
+        answer = requests.post(f"{url}/diagnose", {}, timeout=10)
+        assert (answer.status_code, "1 diagnoses are under way" in answer.text) == (503, True)
+        assert requests.post(f"{url}/api/v1/diagnose", timeout=10).status_code == 503
+        gone.set()
+        first.join(10)
+
+
+def test_the_state_of_source_and_server_is_told(page: Page, url: str, works: Backend) -> None:
+    def told() -> dict[str, str]:
+        page.goto(f"{url}/status")
+        return dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts(), strict=True))
+
+    assert told()["Last look"] == "none yet"
+    works.archive.accept([Alert(fingerprint="1", status="firing", labels={}, annotations={}, starts=NOW)], NOW)
+    works.archive.claim("another", NOW)
+    works.metrics.saw(Look(42.0, 0.5, {"nic_down": ("nic_state",)}))
+    works.metrics.evaluated(NOW - 60.0, 1.5, 0.0)
+    facts = told()
+    assert facts["Last look"] == "2026-03-01 14:04:00"
+    assert (facts["Newest sample"], facts["Rules without data"], facts["Alerts that wait"]) == ("42.0 s old", "1", "1")
+    assert facts["Series of no known place"] == "50 %"
+    assert facts["Alertmanagers"] == "none"
+    works.metrics.failed(SourceError(f"no answer {HOSTILE}"))
+    assert told()["How it went"] == f"no answer {HOSTILE}"
 
 
 def test_an_incident_is_shown_without_what_is_no_longer_kept(url: str, works: Backend) -> None:
@@ -164,8 +408,10 @@ def test_a_label_is_text_on_every_page(tmp_path: Path, library: Library, seen: t
             f"/incidents/{incident.id}",
             f"/reports/{incident.report}",
             "/incidents?job=%3Cscript%3E",
+            f"/jobs/{quote(HOSTILE, safe='')}",
+            "/diagnose?job=%3Cscript%3E",
         ):
-            text = get(url, path).text
+            text = unscripted(get(url, path).text)
             assert "<script" not in text
             assert "&lt;script&gt;" in text
 

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rca import messages
@@ -24,30 +24,33 @@ from rca.model import seconds
 from rca.plain import visible
 from rca.render import json as written
 from rca.serve import shapes
+from rca.serve.demand import BUSY, OnDemand
 from rca.serve.gate import WEBHOOK, Gate, RefusalError, body
+from rca.serve.live import Bulletin
 from rca.serve.openapi import document
 from rca.serve.pages import Pages
-from rca.times import parse_time
 from rca.webhook import Backend, Question, Worker, parse
 
 LIMIT = 100
 """Incidents that are listed where nobody says how many."""
 MOST = 1000
 _FULL = 30
-_BUSY = 10
 _SMALL = 64 << 10
 _log = structlog.get_logger(__name__)
 
 
 def app(backend: Backend, serving: Serving) -> Starlette:
     """Return the application; while it runs, its worker looks into the alerts that come in."""
-    worker = Worker(backend)
-    desk = Desk(backend, serving, worker)
+    worker, bulletin = Worker(backend), Bulletin(backend.archive.version)
+    desk = Desk(backend, serving, worker, bulletin)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         worker.start()
-        yield
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bulletin.run)
+            yield
+            tasks.cancel_scope.cancel()
         await anyio.to_thread.run_sync(worker.stop)
 
     served = Starlette(
@@ -58,6 +61,7 @@ def app(backend: Backend, serving: Serving) -> Starlette:
             RefusalError: _refused, RcaError: _failed, HTTPException: _http, Exception: _unforeseen,
         },
     )  # fmt: skip
+    served.state.bulletin = bulletin
     served.router.redirect_slashes = False  # where to would be told by the Host header, which anybody may write
     return served
 
@@ -95,17 +99,17 @@ class Batch:
 
     alerts: list[Alert] = field(default_factory=list)
     failure: RefusalError | RcaError | None = field(
-        default_factory=lambda: RefusalError(503, "the alerts could not be stored, send them again", _BUSY)
+        default_factory=lambda: RefusalError(503, "the alerts could not be stored, send them again", BUSY)
     )
 
 
 class Desk:
     """Answers requests."""
 
-    def __init__(self, backend: Backend, serving: Serving, worker: Worker) -> None:
-        self._backend, self._serving, self._worker = backend, serving, worker
+    def __init__(self, backend: Backend, serving: Serving, worker: Worker, bulletin: Bulletin) -> None:
+        self._backend, self._serving, self._worker, self._bulletin = backend, serving, worker, bulletin
         self._inbox = Inbox(self._store)
-        self._diagnoses = anyio.CapacityLimiter(serving.max_diagnoses)
+        self._demand = OnDemand(backend, serving.max_diagnoses)
         self._reloading = anyio.CapacityLimiter(1)
 
     def routes(self) -> list[Route]:
@@ -115,6 +119,8 @@ class Desk:
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/incidents/{id}", self.incident),
             Route("/api/v1/reports/{id}", self.report),
+            Route("/api/v1/recordings/{id}", self.recording),
+            Route("/api/v1/events", self.events),
             Route("/api/v1/diagnose", self.diagnose, methods=["POST"]),
             Route("/api/v1/rules", self.rules),
             Route("/api/v1/openapi.json", self.openapi),
@@ -122,7 +128,7 @@ class Desk:
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
-            *Pages(self._backend).routes(),
+            *Pages(self._backend, self._serving, self._demand).routes(),
         ]
 
     async def alerts(self, request: Request) -> Response:
@@ -175,7 +181,26 @@ class Desk:
         found = await anyio.to_thread.run_sync(self._backend.archive.incident, name)
         if found is None:
             raise RefusalError(404, "there is no such incident")
-        return _success(messages.incident(found))
+        notes = await anyio.to_thread.run_sync(self._backend.archive.notes, name)
+        return _success({**messages.incident(found), **shapes.said(notes)})
+
+    async def events(self, request: Request) -> Response:
+        """Tell of changes of incidents until the listener, or the server, has had enough."""
+        if self._bulletin.full:
+            raise RefusalError(503, "as many listen as may", _FULL)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        if request.method == "HEAD":
+            return Response(headers=headers, media_type="text/event-stream")
+        return StreamingResponse(self._bulletin.listen(), headers=headers, media_type="text/event-stream")
+
+    async def recording(self, request: Request) -> Response:
+        """Return what a report was made of."""
+        name = request.path_params["id"]
+        found = await anyio.to_thread.run_sync(self._backend.archive.recording, name)
+        if found is None:
+            raise RefusalError(404, "there is no such recording, or its time is over")
+        headers = {"Content-Disposition": 'attachment; filename="recording.zip"'}
+        return Response(found, media_type="application/zip", headers=headers)
 
     async def report(self, request: Request) -> Response:
         """Return a report that was kept."""
@@ -188,16 +213,7 @@ class Desk:
     async def diagnose(self, request: Request) -> Response:
         """Diagnose on demand; nothing is kept of it."""
         given = await body(request, _SMALL)
-        question = self._question(given)
-        borrower = object()
-        try:
-            self._diagnoses.acquire_on_behalf_of_nowait(borrower)
-        except anyio.WouldBlock:
-            raise RefusalError(503, f"{self._serving.max_diagnoses} diagnoses are under way", _BUSY) from None
-        try:
-            report = await anyio.to_thread.run_sync(self._backend.asked, question)
-        finally:
-            self._diagnoses.release_on_behalf_of(borrower)
+        report = await self._demand.report(self._question(given))
         return Response(written.render(report), media_type="application/json")
 
     def _question(self, given: bytes) -> Question:
@@ -205,9 +221,7 @@ class Desk:
             asked = msgspec.json.decode(given or b"{}", type=shapes.Asked)
         except (msgspec.DecodeError, RecursionError) as error:
             raise RefusalError(400, f"the body is not what is asked for: {_line(str(error))}") from error
-        jobs = (asked.job,) if isinstance(asked.job, str) else tuple(asked.job)
-        at = parse_time("at", asked.at, self._backend.now()) if asked.at else None
-        return Question(at, tuple(job for job in jobs if job))
+        return self._demand.question((asked.job,) if isinstance(asked.job, str) else tuple(asked.job), asked.at)
 
     async def rules(self, request: Request) -> Response:
         """List what may be a root cause as Prometheus lists its rules."""
@@ -285,7 +299,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 async def _failed(_: Request, error: Exception) -> Response:
     """Answer for an error that was foreseen: the request cannot work, or what we stand on does not."""
     theirs = not isinstance(error, SourceError | ProblemsError)
-    return RefusalError(400 if theirs else 503, str(error), 0 if theirs else _BUSY).response()
+    return RefusalError(400 if theirs else 503, str(error), 0 if theirs else BUSY).response()
 
 
 async def _http(_: Request, error: Exception) -> Response:

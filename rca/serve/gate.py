@@ -145,12 +145,25 @@ def knows(header: str, serving: Serving) -> bool:
     if scheme.lower() == "bearer" and serving.token_file:
         return _same(told.strip().encode(), secret(serving.token_file, "the token").encode())
     if scheme.lower() == "basic" and serving.username:
-        try:
-            login = base64.b64decode(told.strip(), validate=True)
-        except (binascii.Error, ValueError):
-            return False
-        return _same(login, f"{serving.username}:{secret(serving.password_file, 'the password')}".encode())
+        login = _login(told)
+        return login is not None and _same(
+            login, f"{serving.username}:{secret(serving.password_file, 'the password')}".encode()
+        )
     return False
+
+
+def user(header: str, serving: Serving) -> str:
+    """Return who has logged in by a valid Authorization header; empty where that was by a token, or nobody has to."""
+    scheme, _, told = header.partition(" ")
+    login = _login(told) if scheme.lower() == "basic" and serving.username else None
+    return "" if login is None else login.decode(errors="replace").partition(":")[0]
+
+
+def _login(told: str) -> bytes | None:
+    try:
+        return base64.b64decode(told.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return None
 
 
 def _same(told: bytes, known: bytes) -> bool:

@@ -56,6 +56,10 @@ def _list(name: str) -> Json:
     return {"type": "array", "items": _ref(name)}
 
 
+def _both(*names: str) -> Json:
+    return {"allOf": [_ref(name) for name in names]}
+
+
 def _query(name: str, text: str, schema: Json = _TEXT) -> Json:
     return {"name": name, "in": "query", "description": text, "required": False, "schema": schema}
 
@@ -119,13 +123,25 @@ def _found() -> dict[str, dict[str, Json]]:
         "/api/v1/incidents/{id}": {
             "get": _operation(
                 "Return one incident.",
-                {200: _answer("The incident.", _data(_ref("Incident")))}, (*_LOGIN, 404, 503), parameters=[_ID],
+                {200: _answer("The incident.", _data(_both("Incident", "Judged")))}, (*_LOGIN, 404, 503), parameters=[_ID],
             )
         },
         "/api/v1/reports/{id}": {
             "get": _operation(
                 "Return a report that was kept.",
                 {200: _answer("The report.", _ref("Report"))}, (*_LOGIN, 404, 503), parameters=[_ID],
+            )
+        },
+        "/api/v1/recordings/{id}": {
+            "get": _operation(
+                "Return what a report was made of, for rca diagnose --recording.",
+                {200: _answer("The recording.", {}, "application/zip")}, (*_LOGIN, 404, 503), parameters=[_ID],
+            )
+        },
+        "/api/v1/events": {
+            "get": _operation(
+                "Tell, for as long as somebody listens, which version of the incidents is the newest.",
+                {200: _answer("Events `incidents`, each with a `version`.", _TEXT, "text/event-stream")}, (*_LOGIN, 503),
             )
         },
         "/api/v1/rules": {
@@ -158,7 +174,7 @@ def _ourselves() -> dict[str, dict[str, Json]]:
 
 
 def _schemas() -> dict[str, Json]:
-    types = (Report, Incident, shapes.Active, shapes.Group, shapes.Received, shapes.Asked, Body)
+    types = (Report, Incident, shapes.Active, shapes.Group, shapes.Received, shapes.Asked, shapes.Judged, Body)
     _, found = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     properties = cast("Json", found["Incident"]["properties"])
     for name in TIMES:

@@ -1,8 +1,10 @@
-"""Pages for people: the incidents, and one of them with the report that opened it. They need no script."""
+"""Pages for people: incidents, rules, the server itself, and questions. All can be read without any script."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.resources import files
+from urllib.parse import parse_qs
 
 import anyio.to_thread
 import msgspec
@@ -11,38 +13,55 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rca.archive import Filter
-from rca.config import without_password
-from rca.errors import SourceError
-from rca.incidents import Incident
-from rca.model import Report
-from rca.picture import Picture, draw
-from rca.plain import counted, percent, stamp, visible
+from rca.archive import Filter, FullError
+from rca.config import Serving, without_password
+from rca.errors import RcaError, SourceError
+from rca.incidents import Note, Verdict
+from rca.library import Library
+from rca.model import Report, Snapshot
+from rca.picture import Picture, draw, follow
+from rca.plain import visible
 from rca.render import html
-from rca.serve.gate import RefusalError
+from rca.serve import rows, shapes
+from rca.serve.demand import OnDemand
+from rca.serve.gate import RefusalError, body, user
 from rca.sources.recording import RecordingSource
 from rca.webhook import Backend
 
 LISTED = 200
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+LONGEST = 4000
+"""Letters of a note."""
+MOST_NOTES = 100
+"""Notes on one incident."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
 STATES = ("open", "closed")
-_HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+VERDICTS: Mapping[str, Verdict] = {"": "", "confirmed": "confirmed", "rejected": "rejected"}
+_FORM = 64 << 10
+_HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
 _log = structlog.get_logger(__name__)
 
 
 class Pages:
-    """Shows what the archive holds."""
+    """Shows what the archive holds, and takes what people say and ask."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, serving: Serving, demand: OnDemand) -> None:
+        self._backend, self._serving, self._demand = backend, serving, demand
 
     def routes(self) -> list[Route]:
         """Return the paths of the pages."""
         return [
             Route("/", self.start),
             Route("/incidents", self.incidents),
-            Route("/incidents/{id}", self.incident),
+            Route("/incidents/{id}", self.incident, methods=["GET", "POST"]),
             Route("/reports/{id}", self.report),
+            Route("/jobs/{job:path}", self.job),
+            Route("/rules", self.rules),
+            Route("/diagnose", self.diagnose, methods=["GET", "POST"]),
+            Route("/status", self.status),
+            Route("/static/live.js", self.script),
             Route("/favicon.ico", self.nothing),
         ]
 
@@ -54,45 +73,147 @@ class Pages:
         """Answer browsers, which ask for an icon unasked."""
         return Response(status_code=204)
 
+    async def script(self, _: Request) -> Response:
+        """Return the one script, which only keeps a list fresh."""
+        text = files("rca").joinpath("templates/live.js").read_text(encoding="utf-8")
+        return Response(text, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+
     async def incidents(self, request: Request) -> Response:
         """List incidents, those that were seen last first."""
         told = {name: request.query_params.get(name, "").strip() for name in Filter._fields}
-        found = await anyio.to_thread.run_sync(self._backend.archive.incidents, Filter(**told), LISTED)
-        return _page("incidents.html", chosen=told, states=STATES, rows=[_row(one) for one in found], most=LISTED)
+        return await anyio.to_thread.run_sync(self._incidents, told)
+
+    def _incidents(self, told: Mapping[str, str]) -> Response:
+        archive = self._backend.archive
+        version = archive.version()  # first: what changes while the list is made is told as news
+        found, verdicts = archive.incidents(Filter(**told), LISTED), archive.verdicts()
+        shown = [rows.incident(one, verdicts.get(one.id, "")) for one in found]
+        return _page("incidents.html", version=version, chosen=told, states=STATES, rows=shown, most=LISTED)
 
     async def incident(self, request: Request) -> Response:
-        """Show one incident, and the report that opened it with its drawings."""
-        return await anyio.to_thread.run_sync(self._incident, request.path_params["id"])
+        """Show one incident with the report that opened it and its drawings, or take a note on it."""
+        name = request.path_params["id"]
+        if request.method != "POST":
+            return await anyio.to_thread.run_sync(self._incident, name)
+        told = await _form(request)
+        verdict, text = VERDICTS.get(told.get("verdict", "")), told.get("note", "").replace("\0", "").strip()
+        if verdict is None:
+            raise RefusalError(400, "verdict: is confirmed, rejected or empty")
+        if len(text) > LONGEST:
+            raise RefusalError(400, f"note: is longer than {LONGEST} letters")
+        if verdict or text:
+            who = user(request.headers.get("authorization", ""), self._serving)
+            note = Note(at=self._backend.now(), who=who, verdict=verdict, text=text)
+            await anyio.to_thread.run_sync(self._note, name, note)
+        return RedirectResponse(f"../incidents/{name}#notes", 303)
+
+    def _note(self, name: str, note: Note) -> None:
+        if self._backend.archive.incident(name) is None:
+            raise RefusalError(404, "there is no such incident")
+        try:
+            self._backend.archive.note(name, note, MOST_NOTES)
+        except FullError:
+            raise RefusalError(400, f"the incident has {MOST_NOTES} notes already") from None
 
     async def report(self, request: Request) -> Response:
         """Show a report that was kept."""
         return await anyio.to_thread.run_sync(self._report, request.path_params["id"])
 
+    async def job(self, request: Request) -> Response:
+        """Show how a job gets on, and what has ailed it."""
+        depth = request.scope["raw_path"].partition(b"/jobs/")[2].count(b"/") + 1
+        return await anyio.to_thread.run_sync(self._job, request.path_params["job"], "../" * depth)
+
+    def _job(self, name: str, root: str) -> Response:
+        archive = self._backend.archive
+        found, verdicts = archive.incidents(Filter(job=name), LISTED), archive.verdicts()
+        if not found or not name:
+            raise RefusalError(404, "no incident of such a job is kept")
+        last = archive.recorded(name)
+        kept, told = archive.recording(last), archive.report(last)
+        shown: dict[str, object] = {}
+        if kept is not None and told is not None:
+            report = msgspec.json.decode(told, type=Report)
+            picture = self._drawn(last, kept, lambda library, snapshot: follow(library, snapshot, name))
+            shown = html.told(report, picture, self._server())
+        listed = [rows.incident(one, verdicts.get(one.id, "")) for one in found]
+        return _page(
+            "job.html", root=root, name=visible(name), rows=listed, most=LISTED, shown=bool(shown),
+            open=[row for row in listed if row["state"] == "open"], **{**shown, "from": last},
+        )  # fmt: skip
+
+    async def rules(self, _: Request) -> Response:
+        """List the rules, with when each last fired here, and what it lacks."""
+        return await anyio.to_thread.run_sync(self._rules)
+
+    def _rules(self) -> Response:
+        health = self._backend.metrics.health
+        told = rows.rules(self._backend.library(), self._backend.archive.fired(), health)
+        return _page("rules.html", layers=told, looked=health.at is not None and rows.clock(health.at))
+
+    async def diagnose(self, request: Request) -> Response:
+        """Ask what to diagnose, and show the report; what goes wrong is said beside the form."""
+        if request.method != "POST":
+            told = {name: request.query_params.get(name, "") for name in ("job", "at")}
+            return _page("diagnose.html", asked=told, error="", shown=False)
+        told = {"job": "", "at": "", **await _form(request)}
+        try:
+            question = self._demand.question([told["job"].strip()], told["at"].strip())
+            report = await self._demand.report(question)
+        except RefusalError as error:
+            return _page("diagnose.html", error.status, asked=told, error=error.text, shown=False)
+        except RcaError as error:
+            status = 503 if isinstance(error, SourceError) else 400
+            return _page("diagnose.html", status, asked=told, error=visible(str(error)), shown=False)
+        return await anyio.to_thread.run_sync(self._asked, told, report)
+
+    def _asked(self, asked: Mapping[str, str], report: Report) -> Response:
+        return _page("diagnose.html", asked=asked, error="", shown=True, **html.told(report, None, self._server()))
+
+    async def status(self, _: Request) -> Response:
+        """Show how the source and the server are."""
+        return await anyio.to_thread.run_sync(self._status)
+
+    def _status(self) -> Response:
+        settings, metrics = self._backend.settings(), self._backend.metrics
+        return _page(
+            "status.html",
+            source=rows.source(settings, metrics.health, metrics),
+            ourselves=rows.ourselves(settings, metrics, self._backend.archive.queued()),
+        )
+
     def _incident(self, name: str) -> Response:
-        one = self._backend.archive.incident(name)
+        archive = self._backend.archive
+        one = archive.incident(name)
         if one is None:
             raise RefusalError(404, "there is no such incident")
-        body = self._backend.archive.report(one.report)
-        report = None if body is None else msgspec.json.decode(body, type=Report)
-        shown = {} if report is None else html.told(report, self._picture(one.report, report), self._server())
-        return _page("incident.html", row=_row(one), facts=_facts(one), one=one, shown=bool(shown), **shown)
+        found, kept, said = archive.report(one.report), archive.recording(one.report), archive.notes(name)
+        report = None if found is None else msgspec.json.decode(found, type=Report)
+        shown = {} if report is None else html.told(report, self._picture(one.report, kept, report), self._server())
+        return _page(
+            "incident.html", row=rows.incident(one, shapes.verdict(said)), facts=rows.facts(one), one=one, notes=rows.notes(said),
+            longest=LONGEST, kept=kept is not None, shown=bool(shown), **shown,
+        )  # fmt: skip
 
     def _report(self, name: str) -> Response:
-        body = self._backend.archive.report(name)
-        if body is None:
+        found = self._backend.archive.report(name)
+        if found is None:
             raise RefusalError(404, "there is no such report, or its time is over")
-        report = msgspec.json.decode(body, type=Report)
-        return _answer(html.render(report, self._picture(name, report), self._server()))
+        report = msgspec.json.decode(found, type=Report)
+        picture = self._picture(name, self._backend.archive.recording(name), report)
+        return _answer(html.render(report, picture, self._server()))
 
-    def _picture(self, name: str, report: Report) -> Picture | None:
+    def _picture(self, name: str, kept: bytes | None, report: Report) -> Picture | None:
         """Draw what a report was made of, where that is kept and can still be read."""
-        kept = self._backend.archive.recording(name)
         if kept is None:
             return None
+        return self._drawn(name, kept, lambda library, snapshot: draw(library, snapshot, report))
+
+    def _drawn(self, name: str, kept: bytes, choose: Callable[[Library, Snapshot], Picture]) -> Picture | None:
         library = self._backend.library()
         try:
             source = RecordingSource(io.BytesIO(kept))
-            return draw(library, source.snapshot(library, source.window), report)
+            return choose(library, source.snapshot(library, source.window))
         except SourceError as error:
             _log.warning("a recording cannot be drawn", report=name, error=str(error))
             return None
@@ -101,48 +222,17 @@ class Pages:
         return without_password(self._backend.settings().prometheus.url)
 
 
-def _row(one: Incident) -> Mapping[str, str]:
-    """Return what a list shows of an incident."""
-    return {
-        "id": one.id,
-        "state": one.state,
-        "cause": one.cause,
-        "layer": one.layer,
-        "place": visible(str(one.entity)),
-        "job": visible(one.job) or "none",
-        "since": _time(one.since),
-        "last": _time(one.last),
-        "probability": percent(one.probability),
-        "summary": visible(one.summary),
-    }
+async def _form(request: Request) -> dict[str, str]:
+    """Read the fields of a form; of those with the same name the last."""
+    told = await body(request, _FORM)
+    try:
+        return {name: values[-1] for name, values in parse_qs(told.decode(), max_num_fields=20).items()}
+    except ValueError as error:
+        raise RefusalError(400, "the body is no form") from error
 
 
-def _facts(one: Incident) -> list[tuple[str, str]]:
-    """Return what is known of an incident's life, in words."""
-    facts = [
-        ("Began", _time(one.since)),
-        ("Opened", _time(one.opened) if one.opened is not None else "not yet"),
-        ("Last seen", _time(one.last)),
-        ("Closed", _time(one.closed) if one.closed is not None else "no"),
-        ("Symptom", one.symptom.replace("_", " ")),
-        ("Ranks held up", f"{one.ranks:,}"),
-        ("GPU hours lost", f"{one.gpu_hours_lost:,.1f}"),
-        ("Seen before", f"{counted(one.seen_before, 'time')} here in 28 days"),
-    ]
-    return facts + ([("Came back", counted(one.flaps, "time"))] if one.flaps else [])
-
-
-def _time(time: float) -> str:
-    """Write a time for a list, in UTC.
-
-    >>> _time(0.0)
-    '1970-01-01 00:00:00'
-    """
-    return stamp(time)[:19].replace("T", " ")
-
-
-def _page(name: str, **fields: object) -> Response:
-    return _answer(html.environment().get_template(name).render(**fields))
+def _page(name: str, code: int = 200, /, **fields: object) -> Response:
+    return _answer(html.environment().get_template(name).render(**fields), code)
 
 
 _answer = partial(Response, media_type="text/html", headers=_HEADERS)

@@ -6,7 +6,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -80,6 +80,19 @@ class Impatient(H11Protocol):
         return cycle is None or cycle.response_complete
 
 
+class Ending(uvicorn.Server):
+    """Says so first when it ends: it waits for answers under way, and some of them would go on for ever."""
+
+    def __init__(self, config: Config, ends: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ends = ends
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End."""
+        self._ends()
+        await super().shutdown(sockets)
+
+
 def serve(backend: Backend, settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reads rules and settings again.
 
@@ -97,13 +110,15 @@ def serve(backend: Backend, settings: Settings) -> None:
 
 def server(backend: Backend, serving: Serving) -> uvicorn.Server:
     """Return the server of the application, ready to run on a socket."""
-    return uvicorn.Server(
+    served = app(backend, serving)
+    return Ending(
         Config(
-            app(backend, serving), http=Impatient, ws="none", log_config=None, access_log=False,
+            served, http=Impatient, ws="none", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=GRACE, ssl_certfile=serving.cert_file or None,
             ssl_keyfile=serving.key_file or None,
-        )
+        ),
+        served.state.bulletin.close,
     )  # fmt: skip
 
 

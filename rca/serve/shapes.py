@@ -10,7 +10,7 @@ import msgspec
 
 from rca import notify
 from rca.detectors import All, Any, Condition, Leaf, Not, Unless
-from rca.incidents import Incident
+from rca.incidents import Incident, Note, Verdict
 from rca.library import Library, Rule
 from rca.metrics import Health
 from rca.model import LAYERS, Record, seconds
@@ -33,6 +33,22 @@ class Received(Record, frozen=True, kw_only=True):
 
     accepted: int
     ignored: int
+
+
+class Remark(Record, frozen=True, kw_only=True):
+    """What somebody said of an incident: when (RFC 3339), who, whether the cause is right, and in words."""
+
+    at: str
+    who: str
+    verdict: Verdict
+    text: str
+
+
+class Judged(Record, frozen=True, kw_only=True):
+    """What people say of an incident: the last word on its cause, and all that was said."""
+
+    verdict: Verdict
+    notes: list[Remark]
 
 
 class Active(Record, frozen=True, kw_only=True, rename="camel"):
@@ -83,6 +99,18 @@ class Chosen(NamedTuple):
     bare: bool = False
 
 
+def verdict(notes: Sequence[Note]) -> Verdict:
+    """Return the last word on the cause."""
+    nothing: Verdict = ""
+    return next((one.verdict for one in reversed(notes) if one.verdict), nothing)
+
+
+def said(notes: Sequence[Note]) -> dict[str, object]:
+    """Return what people say of an incident, as fields of its JSON."""
+    remarks = [Remark(at=stamp(one.at), who=one.who, verdict=one.verdict, text=one.text) for one in notes]
+    return msgspec.structs.asdict(Judged(verdict=verdict(notes), notes=remarks))
+
+
 def active(incidents: Iterable[Incident], pages: str) -> list[Active]:
     """Return the incidents that are not over as alerts, with the labels that Alertmanager is sent."""
     return [_active(one, pages) for one in incidents if one.state in _STATES]
@@ -119,7 +147,7 @@ def groups(library: Library, incidents: Sequence[Incident], interval: float, pag
     shown = [
         (
             rule,
-            msgspec.structs.replace(_alerting(rule, incidents, pages), **_judged(rule, health), last_evaluation=last),
+            msgspec.structs.replace(_alerting(rule, incidents, pages), **judged(rule, health), last_evaluation=last),
         )
         for rule in [*roots, strange]
     ]
@@ -143,7 +171,7 @@ def chosen(every: Sequence[Group], wanted: Chosen) -> list[Group]:
     return found
 
 
-def _judged(rule: Rule, health: Health) -> dict[str, object]:
+def judged(rule: Rule, health: Health) -> dict[str, object]:
     """Say how a rule is: in error with every other where the last look failed, unknown where it could not be judged."""
     took: dict[str, object] = {"evaluation_time": health.took}
     if health.error:

@@ -10,6 +10,7 @@ from test_incidents import HEALTHY, ILL, PACE, START, at, ticks
 
 from rca.archive import Archive
 from rca.errors import SourceError
+from rca.incidents import Note
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,27 @@ def test_incidents_reports_recordings_and_alerts_are_kept(url: str) -> None:
     assert not again.incidents()
     assert again.queued() == 1
     again.close()
+
+
+def test_what_people_say_is_kept_and_heeded(url: str) -> None:
+    archive = Archive(url)
+    feed(archive, ticks(ILL, 0, 300) + ticks(HEALTHY, 330, 660))
+    [incident] = archive.incidents()
+    before = archive.version()
+    said = [Note(at=START, who="ops", verdict="confirmed"), Note(at=START + 1, verdict="rejected", text="a \u202e fan")]
+    archive.note(incident.id, said[0], 2)
+    assert list(archive.history(START + 900.0).values()) == [1]
+    archive.note(incident.id, said[1], 2)
+    assert archive.notes(incident.id) == said
+    assert archive.verdicts() == {incident.id: "rejected"}
+    assert archive.history(START + 900.0) == {}
+    assert archive.version() != before
+    assert archive.fired() == {incident.cause: (incident.last, 1)}
+    archive.record(incident.report, START, b"samples")
+    assert archive.recorded(incident.job) == incident.report
+    archive.prune(START + 1e9, 3600.0)
+    assert archive.verdicts() == {}
+    archive.close()
 
 
 def test_replicas_that_write_at_once_make_one_incident(url: str) -> None:
