@@ -57,7 +57,7 @@ soak: setup servers  ## kill, flood, cut off and outlive the server for an hour
 
 docs: setup  ## write the pages that follow from the rules, and paste what the program prints
 	@$(BIN)/python -m docs.generate
-	@$(BIN)/python docs/paste.py docs/cli.md README.md
+	@$(BIN)/python docs/paste.py docs/cli.md docs/export.md README.md
 
 screenshots: setup servers  ## take the pictures of pages that the documents show
 	@$(BIN)/python -m docs.screenshots

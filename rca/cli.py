@@ -304,6 +304,84 @@ def check(
     raise click.exceptions.Exit(0 if fine else PROBLEMS)
 
 
+@rca.group(short_help="Write rules and dashboards for other systems.")
+@_DEBUG
+def export() -> None:
+    """Write rules for Prometheus, routes for Alertmanager and dashboards for Grafana.
+
+    \b
+      rca export prometheus -O rca.rules.yml
+      rca export alertmanager --url http://rca:9797
+      rca export grafana --to /etc/grafana/provisioning/dashboards
+    """
+
+
+_LABEL = click.option(
+    "--label",
+    "labels",
+    metavar="NAME=LABEL",
+    multiple=True,
+    help="A label's name, node=host or dcgm.node=host; repeatable.",
+)
+_TO_FILE = click.option("-O", "--to", metavar="FILE", default="-", help="Where to write it; - is stdout  [-]")
+
+
+@export.command(short_help="Rules that Prometheus can evaluate itself.")
+@_RULES[0]
+@_RULES[1]
+@_RULES[2]
+@_LABEL
+@_TO_FILE
+@_DEBUG
+def prometheus(
+    rules: Path | None, rules_extra: tuple[Path, ...], config: Path | None, labels: tuple[str, ...], to: str
+) -> None:
+    """Write alerting and recording rules for all that PromQL can say of our rules, and list what it cannot.
+
+    An alert is at most as wide as its rule. It tells a finding; which of several is the cause only `rca diagnose` says.
+    """
+    from rca import commands  # noqa: PLC0415 - heavy
+    from rca.inputs import Inputs  # noqa: PLC0415 - heavy
+
+    given = Inputs(rules=rules, rules_extra=rules_extra, config=config)
+    terminal.say(commands.export_prometheus(given, labels, to))
+
+
+@export.command(short_help="Routes and inhibition for Alertmanager.")
+@click.option("--url", metavar="URL", help="Where rca serves  [http://127.0.0.1:9797]")
+@_TO_FILE
+@_DEBUG
+def alertmanager(url: str | None, to: str) -> None:
+    """Write the configuration that sends alerts to rca and silences the symptoms of a root cause that it found."""
+    from rca import commands  # noqa: PLC0415 - heavy
+
+    commands.export_alertmanager(url, to)
+
+
+@export.command(short_help="Dashboards for Grafana.")
+@_RULES[0]
+@_RULES[1]
+@_RULES[2]
+@_LABEL
+@click.option(
+    "--to",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Folder for the dashboards and their provider.",
+)
+@_DEBUG
+def grafana(
+    rules: Path | None, rules_extra: tuple[Path, ...], config: Path | None, labels: tuple[str, ...], to: Path
+) -> None:
+    """Write dashboards as JSON, made from the signals, and the provider file that makes Grafana load them."""
+    from rca import commands  # noqa: PLC0415 - heavy
+    from rca.inputs import Inputs  # noqa: PLC0415 - heavy
+
+    given = Inputs(rules=rules, rules_extra=rules_extra, config=config)
+    terminal.say(commands.export_grafana(given, labels, to))
+
+
 def run(command: click.Command, arguments: Sequence[str]) -> int:
     """Run a command and return its exit status; every foreseen error is one message on stderr."""
     try:

@@ -14,6 +14,7 @@ from rca.config import check_url, settle
 from rca.diagnose import diagnose as judge
 from rca.errors import Problem, SourceError, UsageError
 from rca.inputs import Inputs, Sight, changes, deployment, flags, folders, look
+from rca.library import Library
 from rca.model import Report, Window, seconds
 from rca.plain import counted, stamp
 from rca.render import text
@@ -115,6 +116,45 @@ def schema(to: str) -> None:
     save(to, [msgspec.json.format(msgspec.json.encode(rule_schema()), indent=2).decode() + "\n"])
 
 
+def export_prometheus(given: Inputs, named: Sequence[str], to: str) -> str:
+    """Write what Prometheus can evaluate of the rules, and say how much that is."""
+    from rca.export import expressions, prometheus  # noqa: PLC0415 - only exports need them
+
+    written, said = prometheus.render(_library(given), expressions.read_labels(named))
+    save(to, [written])
+    return said
+
+
+def export_alertmanager(url: str | None, to: str) -> None:
+    """Write the configuration of Alertmanager for an rca at a URL."""
+    from rca.export import alertmanager  # noqa: PLC0415 - only exports need it
+
+    try:
+        check_url(url or alertmanager.ADDRESS)
+    except ValueError as error:
+        raise UsageError(f"--url: {error}") from error
+    save(to, [alertmanager.render(url or alertmanager.ADDRESS)])
+
+
+def export_grafana(given: Inputs, named: Sequence[str], to: Path) -> str:
+    """Write dashboards and their provider into a folder, and say which."""
+    from rca.export import expressions, grafana  # noqa: PLC0415 - only exports need them
+
+    files = grafana.files(_library(given), expressions.read_labels(named), to)
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SourceError(f"{to}: cannot be made, {(error.strerror or str(error)).lower()}") from error
+    for name, written in files.items():
+        save(str(to / name), [written])
+    return f"{to}: {', '.join(files)}"
+
+
+def _library(given: Inputs) -> Library:
+    settings = settle(given.config, os.environ, flags(given))
+    return load.load(*folders(settings), changes(settings, given.config))
+
+
 def save(to: str, pieces: Iterable[str]) -> None:
     """Write text to a file, or to stdout where it is `-`."""
     if to == "-":
@@ -127,4 +167,17 @@ def save(to: str, pieces: Iterable[str]) -> None:
         raise SourceError(f"{to}: cannot be written, {(error.strerror or str(error)).lower()}") from error
 
 
-__all__ = ["check", "check_against", "diagnose", "parse_time", "record", "rendered", "save", "schema", "simulate"]
+__all__ = [
+    "check",
+    "check_against",
+    "diagnose",
+    "export_alertmanager",
+    "export_grafana",
+    "export_prometheus",
+    "parse_time",
+    "record",
+    "rendered",
+    "save",
+    "schema",
+    "simulate",
+]

@@ -175,11 +175,20 @@ def with_labels(query: str, labels: Mapping[str, str]) -> str:
     The query is rebuilt from its syntax tree, so a value may hold anything: it parses back to itself. Raises
     ValueError where the query does not parse.
     """
-    wanted = [Match(label, "=", value) for label, value in labels.items()]
+    return with_matches(query, [Match(label, "=", value) for label, value in labels.items()])
+
+
+def with_matches(query: str, wanted: Sequence[Match]) -> str:
+    """Add matchers to every selector of a query; the result is one line.
+
+    >>> with_matches("rate(a[1m])", [Match("host", "=~", "x|y")])
+    'rate(a{host=~"x|y"}[1m])'
+    """
+    extra = list(wanted)
 
     def narrow(selector: ast.VectorSelector) -> str:
         groups = selector.matchers.or_matchers or [selector.matchers.matchers]
-        return " or ".join(_written([_match(one) for one in group], wanted) for group in groups)
+        return " or ".join(_written([_match(one) for one in group], extra) for group in groups)
 
     return _rebuilt(query, lambda selector: f"{selector.name or ''}{{{narrow(selector)}}}")
 

@@ -57,6 +57,9 @@ def test_commands_and_flags_exist(page):
             continue
         assert words[0] in rca.commands, f"{page}: {line}: no such command"
         command = rca.commands[words[0]]
+        if isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):
+            assert words[1] in command.commands, f"{page}: {line}: no such command"
+            command = command.commands[words[1]]
         known = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
         flags = {word.partition("=")[0] for word in words[1:] if word.startswith("-") and word != "-"}
         assert flags <= known | {"--help", "-h"}, f"{page}: {line}: unknown {sorted(flags - known)}"

@@ -63,7 +63,12 @@ def test_the_wheel_holds_the_rules_inside_the_package_and_nothing_else(built):
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"rca", f"rca-{__version__}.dist-info"}
     assert {f"rca/{name}" for name in shipped_files()} <= set(names)
-    assert {"rca/cli.py", "rca/py.typed", f"rca-{__version__}.dist-info/licenses/LICENSE"} <= set(names)
+    assert {
+        "rca/cli.py",
+        "rca/py.typed",
+        "rca/export/alertmanager.yml",
+        f"rca-{__version__}.dist-info/licenses/LICENSE",
+    } <= set(names)
 
 
 def test_the_source_distribution_holds_what_a_build_and_a_reader_need(built):
