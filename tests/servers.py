@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 READY_SECONDS = 60.0
 
@@ -44,6 +45,16 @@ def backfill(openmetrics: Path, data: Path) -> None:
     command = [binary("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(openmetrics), str(data)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, f"promtool failed on {openmetrics}: {done.stderr or done.stdout}"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run Debian's Chromium; it is content with the little shared memory that a container has."""
+    program = binary("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
 
 
 @contextmanager

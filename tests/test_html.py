@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from sample_report import cooling_fault, healthy, inconclusive, silent_data_skew
-from servers import binary
+from servers import chromium
 
 from rca.diagnose import diagnose
 from rca.load import load
@@ -65,12 +65,9 @@ def made() -> dict[str, tuple[Report, Picture]]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start Debian's Chromium."""
-    program = binary("chromium")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield running
-        running.close()
+    """Start a browser."""
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

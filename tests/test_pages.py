@@ -14,8 +14,8 @@ import requests
 from axe_playwright_python.sync_playwright import Axe
 from made_up import SCENARIOS
 from own_server import NOW, Engine, backend, get, refused, running
-from playwright.sync_api import Browser, Page, sync_playwright
-from servers import binary
+from playwright.sync_api import Browser, Page
+from servers import chromium
 from test_incidents import ILL
 
 from rca.archive import Alert, Archive
@@ -70,11 +70,9 @@ def url(works: Backend) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = binary("chromium")
-    with sync_playwright() as playwright:
-        one = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield one
-        one.close()
+    """Start a browser."""
+    with chromium() as started:
+        yield started
 
 
 @contextmanager
