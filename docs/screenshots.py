@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 from rca.diagnose import diagnose
 from rca.load import load
@@ -15,7 +15,7 @@ from rca.render import html
 from rca.sources.scenario import ScenarioSource
 
 DOCS = Path(__file__).resolve().parent
-SIZE = {"width": 1000, "height": 1000}
+SIZE: ViewportSize = {"width": 1000, "height": 1000}
 
 
 def page(scenario: str) -> str:
@@ -37,7 +37,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         path = Path(folder) / "report.html"
         path.write_text(page("two_faults"), encoding="utf-8")
-        opened = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+        opened = browser.new_page(viewport=SIZE)
         opened.goto(path.as_uri())
         opened.screenshot(path=DOCS / "images" / "report.png")
         browser.close()

@@ -25,7 +25,7 @@ from rca.errors import RcaError, SourceError
 from rca.metrics import Look
 from rca.model import History, Report
 from rca.watch import Eyes, Past, Rules, Seen, Shard
-from rca.webhook import Question
+from rca.webhook import Answer, Question
 
 T = TypeVar("T")
 Said: TypeAlias = tuple[Literal["history", "saw", "done", "failed"], object]
@@ -87,9 +87,9 @@ class Apart:
         """Return what the last tick saw."""
         return cast("bytes", self._asked(Asked("poured")))
 
-    def ask(self, question: Question) -> Report:
+    def ask(self, question: Question) -> Answer:
         """Answer a question."""
-        return cast("Report", self._asked(Asked("ask", (question,))))
+        return cast("Answer", self._asked(Asked("ask", (question,))))
 
     def _asked(self, asked: Asked) -> object:
         with self._turn:

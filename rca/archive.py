@@ -8,7 +8,7 @@ import hashlib
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -211,6 +211,14 @@ class Archive:
         with self._reading() as connection:
             body = connection.execute(sql.select(REPORTS.c.body).where(REPORTS.c.id == name)).scalar_one_or_none()
         return None if body is None else zlib.decompress(body)
+
+    def remember(self, report: Report, changed: Sequence[Incident], seen: Callable[[], bytes]) -> None:
+        """Keep what the report was made of that opened one of these incidents, to look at it again when it is over."""
+        end = unix(report.window.end)
+        opening = next((one.report for one in changed if one.opened == end and one.report), "")
+        body = seen() if opening else b""
+        if body:
+            self.record(opening, end, body)
 
     def record(self, report: str, at: float, body: bytes) -> None:
         """Keep what a report was made of, as `rca record` writes it."""

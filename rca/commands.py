@@ -120,7 +120,8 @@ def export_prometheus(given: Inputs, named: Sequence[str], to: str) -> str:
     """Write what Prometheus can evaluate of the rules, and say how much that is."""
     from rca.export import expressions, prometheus  # noqa: PLC0415 - only exports need them
 
-    written, said = prometheus.render(_library(given), expressions.read_labels(named))
+    library = _library(given)
+    written, said = prometheus.render(library, expressions.read_labels(named, library.entities.labels))
     save(to, [written])
     return said
 
@@ -140,7 +141,8 @@ def export_grafana(given: Inputs, named: Sequence[str], to: Path) -> str:
     """Write dashboards and their provider into a folder, and say which."""
     from rca.export import expressions, grafana  # noqa: PLC0415 - only exports need them
 
-    files = grafana.files(_library(given), expressions.read_labels(named), to)
+    library = _library(given)
+    files = grafana.files(library, expressions.read_labels(named, library.entities.labels), to)
     try:
         to.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -31,14 +31,14 @@ from rca.incidents import Incident, Pace
 from rca.library import Library
 from rca.metrics import Look, Metrics
 from rca.model import History, Report, Snapshot, Window, seconds
-from rca.plain import stamp, unix
+from rca.plain import stamp
 from rca.sources import recording
 from rca.sources.assemble import Deployment, collect, shaped, unmapped
 from rca.sources.identity import unify
 from rca.sources.labels import Pool
 from rca.sources.rolling import Memory, Rolling
 from rca.sources.series import Store
-from rca.webhook import Question
+from rca.webhook import Answer, Question
 
 _LOG = structlog.get_logger()
 
@@ -128,7 +128,7 @@ class Sight(Protocol):
         """Return what the report of the last tick was made of, as `rca record` writes it."""
         ...
 
-    def ask(self, question: Question) -> Report:
+    def ask(self, question: Question) -> Answer:
         """Answer a question; unlike the schedule's, it is about any job and any time."""
         ...
 
@@ -180,21 +180,19 @@ class Eyes:
 
     def poured(self) -> bytes:
         """Return what the last tick saw; nothing where it was a glance."""
-        body = io.BytesIO()
-        if self._last is not None:
-            recording.pour(body, self._last.snapshot, self._last.window)
-        return body.getvalue()
+        return b"" if self._last is None else _poured(self._last)
 
     def owns(self, job: str) -> bool:
         """Say whether a job is ours."""
         return self._shard.owns(job)
 
-    def ask(self, question: Question) -> Report:
-        """Answer a question."""
+    def ask(self, question: Question) -> Answer:
+        """Answer a question; what of a healthy source was seen is nobody's to look at again."""
         with self._looking, self.rules.open(None) as store:
             latest = store.now()
             at = latest if question.at is None else min(question.at, latest)
-            return self._all(store, at, lambda snapshot, names: _asked(question, snapshot, names)).report
+            saw = self._all(store, at, lambda snapshot, names: _asked(question, snapshot, names))
+        return Answer(saw.report, b"" if saw.report.status == "healthy" else _poured(saw))
 
     def _present(self, store: Live) -> float:
         """Return the present, on the grid of the schedule."""
@@ -262,6 +260,13 @@ class Eyes:
         self._memory.tidy(saw.window.start)
 
 
+def _poured(saw: Saw) -> bytes:
+    """Write what a report was made of."""
+    body = io.BytesIO()
+    recording.pour(body, saw.snapshot, saw.window)
+    return body.getvalue()
+
+
 def _jobs(snapshot: Snapshot) -> list[str]:
     table = snapshot.tables.get("job")
     return [] if table is None else [str(name) for name in table.columns["job"]]
@@ -323,7 +328,7 @@ class Watch:
             report = self.eyes.tick(wary=wary) if wary or not self.follows else None
             if report is not None:
                 changed = self.absorb(report)
-                self._record(report, changed)
+                self._archive.remember(report, changed, self.eyes.poured)
             self._metrics.evaluated(due, time.monotonic() - started, self.clock() - due)  # noqa: TID251 - likewise
         except RcaError as error:
             self._metrics.failed(error, due)
@@ -340,14 +345,6 @@ class Watch:
         for one in changed:
             _LOG.info("incident", id=one.id, state=one.state, cause=one.cause, entity=str(one.entity), job=one.job)
         return changed
-
-    def _record(self, report: Report, changed: Sequence[Incident]) -> None:
-        """Keep what the report was made of that opened an incident, to look at it again when it is over."""
-        end = unix(report.window.end)
-        opening = next((one.report for one in changed if one.opened == end and one.report), "")
-        body = self.eyes.poured() if opening else b""
-        if body:
-            self._archive.record(opening, end, body)
 
     def announce(self, *, at_once: bool = False) -> None:
         """Send the alerts of all incidents to every Alertmanager, once a minute, or at once; others are told as well."""

@@ -59,7 +59,14 @@ class Question(NamedTuple):
     places: tuple[Mapping[str, str], ...] = ()
 
 
-Ask: TypeAlias = Callable[[Question], Report]
+class Answer(NamedTuple):
+    """A report, and what it was made of, as `rca record` writes it."""
+
+    report: Report
+    seen: bytes = b""
+
+
+Ask: TypeAlias = Callable[[Question], Answer]
 """The engine; threads may ask at once. Raises SourceError where asking again may help, else another RcaError."""
 
 
@@ -97,17 +104,17 @@ class Backend:
     leave: Callable[[], None] = lambda: None
     name: str = "rca"
 
-    def asked(self, question: Question) -> Report:
+    def asked(self, question: Question) -> Answer:
         """Ask the engine, and count that."""
         began = self.now()
         try:
-            report = self.ask(question)
+            answer = self.ask(question)
         except RcaError as error:
             self.metrics.failed(error, began)
             raise
         done = self.now()
         self.metrics.evaluated(began, done - began, done - (began if question.at is None else question.at))
-        return report
+        return answer
 
     def read_again(self) -> str:
         """Read rules and settings again; return what is wrong with them, and then the old ones stay, or nothing."""
@@ -359,13 +366,14 @@ class Worker:
         """
         question = inquiry.question
         try:
-            report = self._backend.asked(question)
+            report, seen = self._backend.asked(question)
         except UsageError:
             if not question.jobs:
                 raise
-            report = self._backend.asked(Question(question.at))
+            report, seen = self._backend.asked(Question(question.at))
         pace = Pace(0.0, seconds(self._backend.settings().incidents.keep_firing_for))
         changed = self._backend.archive.absorb(report, pace, inquiry.alerts)
+        self._backend.archive.remember(report, changed, lambda: seen)
         _log.info(
             "alerts looked into",
             alerts=len(inquiry.alerts),

@@ -21,7 +21,7 @@ from rca.model import Report, ReportWindow
 from rca.plain import stamp
 from rca.serve import gate
 from rca.serve.server import Impatient, server
-from rca.webhook import Backend, Question
+from rca.webhook import Answer, Backend, Question
 
 NOW = 1_772_373_900.0
 READY_SECONDS = 10.0
@@ -41,12 +41,13 @@ class Engine:
     announced: int = 0
     problem: str | None = None
     clock: float = NOW
+    seen: bytes = b""
 
-    def ask(self, question: Question) -> Report:
+    def ask(self, question: Question) -> Answer:
         self.asked.append(question)
         if self.errors:
             raise self.errors.pop(0)
-        return report(self.clock if question.at is None else question.at)
+        return Answer(report(self.clock if question.at is None else question.at), self.seen)
 
     def announce(self) -> None:
         self.announced += 1
@@ -56,6 +57,19 @@ class Engine:
 
     def now(self) -> float:
         return self.clock
+
+
+@dataclass
+class Slow(Engine):
+    """An engine that says when it is asked, and answers when it is let go."""
+
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    gone: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self, question: Question) -> Answer:
+        self.entered.release()
+        assert self.gone.wait(READY_SECONDS)
+        return super().ask(question)
 
 
 def backend(folder: Path, engine: Engine, library: Library | None = None, name: str = "rca") -> Backend:
@@ -131,5 +145,5 @@ def refused(answer: requests.Response) -> tuple[int, str]:
 
 
 __all__ = [
- "NOW", "Engine", "alert", "backend", "delivery", "get", "post", "refused", "replace", "report", "running", "wait_until",
+ "NOW", "Engine", "Slow", "alert", "backend", "delivery", "get", "post", "refused", "replace", "report", "running", "wait_until",
 ]  # fmt: skip

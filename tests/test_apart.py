@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import made_up
@@ -21,8 +22,10 @@ from rca.config import Settings
 from rca.errors import Problem, ProblemsError, SourceError, UsageError
 from rca.load import load
 from rca.metrics import Look
+from rca.plain import unix
 from rca.render.json import render
 from rca.sources.assemble import Deployment
+from rca.sources.recording import RecordingSource
 from rca.watch import Eyes, Question, Rules, Shard
 
 RULES = Rules(Settings(), load(), Deployment(), made_up.opened)
@@ -72,8 +75,10 @@ def alive(pid: int) -> bool:
 
 def test_it_sees_what_eyes_here_see(apart: Apart, noted: Noted) -> None:
     here, beside = Noted(), apart.ask(Question())
-    assert render(beside) == render(Eyes(RULES, here, here).ask(Question()))
-    assert beside.causes[0].cause == "gpu_thermal_throttling"
+    told = Eyes(RULES, here, here).ask(Question())
+    assert (render(beside.report), beside.seen) == (render(told.report), told.seen)
+    assert RecordingSource(BytesIO(beside.seen)).latest() == unix(beside.report.window.end)
+    assert beside.report.causes[0].cause == "gpu_thermal_throttling"
     assert noted.asked == here.asked
     assert noted.told == here.told
     report = apart.tick(wary=True)
@@ -100,7 +105,7 @@ def test_errors_come_back_as_they_are(apart: Apart, noted: Noted) -> None:
         apart.ask(Question())
     assert "in broken" in caught.value.__notes__[0]
     apart.rules = RULES
-    assert apart.ask(Question()).status == "causes_found"
+    assert apart.ask(Question()).report.status == "causes_found"
     assert apart.pid == pid, "an error ends no process"
     problems = ProblemsError((Problem("a.yaml:1", "is wrong"), Problem("b.yaml:2", "is too")))
     assert pickle.loads(pickle.dumps(problems)).problems == problems.problems
@@ -109,7 +114,7 @@ def test_errors_come_back_as_they_are(apart: Apart, noted: Noted) -> None:
 def test_a_child_that_is_killed_costs_a_retry_alone(apart: Apart, noted: Noted) -> None:
     apart.ask(Question())
     os.kill(apart.pid, signal.SIGKILL)
-    assert apart.ask(Question()).status == "causes_found"
+    assert apart.ask(Question()).report.status == "causes_found"
     noted.slow.clear()  # and while it is asked
     first, answers, before = apart.pid, [], len(noted.asked)
     asking = threading.Thread(target=lambda: answers.append(apart.ask(Question())))
@@ -118,7 +123,7 @@ def test_a_child_that_is_killed_costs_a_retry_alone(apart: Apart, noted: Noted) 
     os.kill(first, signal.SIGKILL)
     noted.slow.set()
     asking.join(30)
-    assert answers[0].status == "causes_found"
+    assert answers[0].report.status == "causes_found"
     assert apart.pid != first
 
 

@@ -160,11 +160,16 @@ def test_series_without_the_name_of_their_node_are_taken_for_nobody(library: Lib
 @pytest.mark.parametrize("wrong", ["node", "node=", "other.node=x", 'node=a"b'])
 def test_a_label_that_is_none_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError, match="names no label"):
-        read_labels([wrong])
+        read_labels([wrong], ["node"])
+
+
+def test_a_label_that_no_entity_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="--label: 'nod' is no label of an entity, did you mean 'node'"):
+        read_labels(["dcgm.nod=x"], ["node", "gpu"])
 
 
 def test_labels_of_one_exporter_come_before_those_of_all() -> None:
-    labels = read_labels(["node=host", "dcgm.node=hostname"])
+    labels = read_labels(["node=host", "dcgm.node=hostname"], ["node"])
     assert (labels.name("dcgm", "node"), labels.name("node", "node")) == ("hostname", "host")
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -180,12 +181,16 @@ def _poisoned(value: object, inside: str = "") -> object:
 @pytest.mark.parametrize("name", ["cooling_fault", "silent_data_skew", "healthy"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_fault(
-    browser: Browser, made: dict[str, tuple[Report, Picture]], tmp_path: Path, name: str, scheme: str
+    browser: Browser,
+    made: dict[str, tuple[Report, Picture]],
+    tmp_path: Path,
+    name: str,
+    scheme: Literal["light", "dark"],
 ) -> None:
     path = tmp_path / "page.html"
     policy = re.compile(r"<meta http-equiv.*?>")  # axe is a script, which the page's own policy forbids
     path.write_text(policy.sub("", html.render(*made[name])), encoding="utf-8")
-    page = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
+    page = browser.new_page(color_scheme=scheme)
     page.goto(path.as_uri())
     found = Axe().run(page).response["violations"]
     page.close()

@@ -13,7 +13,7 @@ import pytest
 import requests
 from axe_playwright_python.sync_playwright import Axe
 from made_up import SCENARIOS
-from own_server import NOW, Engine, backend, get, refused, running
+from own_server import NOW, Engine, Slow, backend, get, refused, running
 from playwright.sync_api import Browser, Page
 from servers import chromium
 from test_incidents import ILL
@@ -329,22 +329,15 @@ def test_what_is_wrong_with_a_question_is_said_in_words(tmp_path: Path, library:
 
 
 def test_diagnoses_of_people_and_programs_are_few_together(tmp_path: Path, library: Library) -> None:
-    gone, entered = threading.Event(), threading.Semaphore(0)
-
-    class Slow(Engine):
-        def ask(self, question: Question) -> Report:
-            entered.release()
-            assert gone.wait(10)
-            return super().ask(question)
-
-    with running(backend(tmp_path, Slow(), library), Serving(max_diagnoses=1)) as url:
+    slow = Slow()
+    with running(backend(tmp_path, slow, library), Serving(max_diagnoses=1)) as url:
         first = threading.Thread(target=requests.post, args=(f"{url}/diagnose", {}), kwargs={"timeout": 10})
         first.start()
-        assert entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=10)
         answer = requests.post(f"{url}/diagnose", {}, timeout=10)
         assert (answer.status_code, "1 diagnoses are under way" in answer.text) == (503, True)
         assert requests.post(f"{url}/api/v1/diagnose", timeout=10).status_code == 503
-        gone.set()
+        slow.gone.set()
         first.join(10)
 
 

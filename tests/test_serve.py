@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 import requests
-from own_server import NOW, Engine, alert, backend, delivery, get, post, refused, report, running, wait_until
+from own_server import NOW, Engine, Slow, alert, backend, delivery, get, post, refused, report, running, wait_until
 
 from rca.config import Serving
 from rca.errors import ProblemsError, SourceError, UsageError
@@ -302,22 +302,15 @@ def test_an_error_that_nobody_foresaw_says_nothing(url, engine):
 
 
 def test_diagnoses_on_demand_are_few_at_once(tmp_path, library):
-    gone, entered = threading.Event(), threading.Semaphore(0)
-
-    class Slow(Engine):
-        def ask(self, question: Question) -> Report:
-            entered.release()
-            assert gone.wait(10)
-            return super().ask(question)
-
-    with running(backend(tmp_path, Slow(), library), Serving(max_diagnoses=1)) as url:
+    slow = Slow()
+    with running(backend(tmp_path, slow, library), Serving(max_diagnoses=1)) as url:
         first = threading.Thread(target=post, args=(url, {}), kwargs={"path": "/api/v1/diagnose"})
         first.start()
-        assert entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=10)
         answer = post(url, {}, path="/api/v1/diagnose")
         assert refused(answer) == (503, "1 diagnoses are under way")
         assert post(url, delivery()).status_code == 202
-        gone.set()
+        slow.gone.set()
         first.join(10)
         assert post(url, {}, path="/api/v1/diagnose").status_code == 200
 

@@ -315,6 +315,17 @@ def test_two_servers_on_one_database_share_the_work(tmp_path):
         works.archive.close()
 
 
+def test_what_opened_an_incident_can_be_looked_at_again(tmp_path):
+    works = backend(tmp_path, Engine(seen=b"what was seen"))
+    worker = Worker(works)
+    works.archive.accept([fires(1, job_name="llama-70b")], NOW)
+    assert worker.round()
+    [incident] = works.archive.incidents()
+    assert works.archive.recording(incident.report) == b"what was seen"
+    worker.stop()
+    works.archive.close()
+
+
 def test_what_was_taken_over_meanwhile_is_asked_about_by_one(tmp_path):
     class Slow(Engine):
         def ask(self, question: Question):

@@ -118,9 +118,7 @@ class Writer:
         refused: list[str] = []
         for part in parts:
             try:
-                vector = write(part, wide=wide)
-                if set(vector.labels) != set(self._kinds[self._rule.entity].labels):
-                    raise InexpressibleError(f"an alternative is on no {self._rule.entity}")  # noqa: TRY301 - as its parts do
+                vector = self._own(write(part, wide=wide))
             except InexpressibleError as error:
                 if wide:
                     raise
@@ -131,6 +129,12 @@ class Writer:
             raise InexpressibleError("; ".join(dict.fromkeys(refused)))
         self.left_out += refused
         return _or(found)
+
+    def _own(self, vector: Vector) -> Vector:
+        """Make sure that a vector is on the entities of the rule themselves."""
+        if set(vector.labels) != set(self._kinds[self._rule.entity].labels):
+            raise InexpressibleError(f"an alternative is on no {self._rule.entity}")
+        return vector
 
     def _joined(self, vector: Vector) -> Vector:
         """Make sure that a vector can be joined with the entities of the rule."""

@@ -5,10 +5,10 @@ So each vector knows its labels, and what would need a join that the series do n
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rca.errors import UsageError
+from rca.errors import UsageError, suggestion
 from rca.library import PHASES, Derived, Library, Signal
 from rca.model import seconds
 from rca.promql import Match, metric_names, respell, selector, with_matches
@@ -88,13 +88,16 @@ class Vector:
         return by(self.labels)
 
 
-def read_labels(given: Iterable[str]) -> Labels:
-    """Read `node=host` and `dcgm.node=Hostname`; raise UsageError for what is none."""
+def read_labels(given: Iterable[str], known: Collection[str]) -> Labels:
+    """Read `node=host` and `dcgm.node=Hostname`; raise UsageError for what is none, or is no label that is `known`."""
     found: dict[str, str] = {}
     for text in given:
         if not _LABEL.fullmatch(text):
             raise UsageError(f"--label: {text!r} names no label, write for example node=host or dcgm.node=hostname")
         label, _, theirs = text.partition("=")
+        ours = label.rpartition(".")[2]
+        if ours not in known:
+            raise UsageError(f"--label: {ours!r} is no label of an entity{suggestion(ours, known)}")
         found[label] = theirs
     return Labels(found)
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import anyio
 import anyio.to_thread
 
-from rca.model import Report
 from rca.serve.gate import RefusalError
 from rca.times import parse_time
-from rca.webhook import Backend, Question
+from rca.webhook import Answer, Backend, Question
 
 BUSY = 10
 """Seconds after which who was refused may come again."""
@@ -26,7 +25,7 @@ class OnDemand:
         time = parse_time("at", at, self._backend.now()) if at else None
         return Question(time, tuple(job for job in jobs if job))
 
-    async def report(self, question: Question) -> Report:
+    async def answer(self, question: Question) -> Answer:
         """Answer a question; raises RefusalError where as many are under way as may be, RcaError where it cannot."""
         borrower = object()
         try:

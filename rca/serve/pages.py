@@ -159,16 +159,17 @@ class Pages:
         told = {"job": "", "at": "", **await _form(request)}
         try:
             question = self._demand.question([told["job"].strip()], told["at"].strip())
-            report = await self._demand.report(question)
+            report, seen = await self._demand.answer(question)
         except RefusalError as error:
             return _page("diagnose.html", error.status, asked=told, error=error.text, shown=False)
         except RcaError as error:
             status = 503 if isinstance(error, SourceError) else 400
             return _page("diagnose.html", status, asked=told, error=visible(str(error)), shown=False)
-        return await anyio.to_thread.run_sync(self._asked, told, report)
+        return await anyio.to_thread.run_sync(self._asked, told, report, seen)
 
-    def _asked(self, asked: Mapping[str, str], report: Report) -> Response:
-        return _page("diagnose.html", asked=asked, error="", shown=True, **html.told(report, None, self._server()))
+    def _asked(self, asked: Mapping[str, str], report: Report, seen: bytes) -> Response:
+        picture = self._picture("on demand", seen or None, report)
+        return _page("diagnose.html", asked=asked, error="", shown=True, **html.told(report, picture, self._server()))
 
     async def status(self, _: Request) -> Response:
         """Show how the source and the server are."""
