@@ -87,9 +87,9 @@ class Apart:
         """Return what the last tick saw."""
         return cast("bytes", self._asked(Asked("poured")))
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question, keep: bool) -> Answer:
         """Answer a question."""
-        return cast("Answer", self._asked(Asked("ask", (question,))))
+        return cast("Answer", self._asked(Asked("ask", (question, keep))))
 
     def _asked(self, asked: Asked) -> object:
         with self._turn:

@@ -128,8 +128,9 @@ class Sight(Protocol):
         """Return what the report of the last tick was made of, as `rca record` writes it."""
         ...
 
-    def ask(self, question: Question) -> Answer:
-        """Answer a question; unlike the schedule's, it is about any job and any time."""
+    def ask(self, question: Question, keep: bool) -> Answer:
+        """Answer a question, with what was seen where that is to `keep`; unlike the schedule's, it is about any job and
+        any time."""
         ...
 
 
@@ -186,13 +187,13 @@ class Eyes:
         """Say whether a job is ours."""
         return self._shard.owns(job)
 
-    def ask(self, question: Question) -> Answer:
-        """Answer a question; what of a healthy source was seen is nobody's to look at again."""
+    def ask(self, question: Question, keep: bool) -> Answer:
+        """Answer a question."""
         with self._looking, self.rules.open(None) as store:
             latest = store.now()
             at = latest if question.at is None else min(question.at, latest)
             saw = self._all(store, at, lambda snapshot, names: _asked(question, snapshot, names))
-        return Answer(saw.report, b"" if saw.report.status == "healthy" else _poured(saw))
+        return Answer(saw.report, _poured(saw) if keep and saw.report.status != "healthy" else b"")
 
     def _present(self, store: Live) -> float:
         """Return the present, on the grid of the schedule."""

@@ -60,14 +60,15 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A report, and what it was made of, as `rca record` writes it."""
+    """A report, and what it was made of, as `rca record` writes it, where that was asked for."""
 
     report: Report
     seen: bytes = b""
 
 
-Ask: TypeAlias = Callable[[Question], Answer]
-"""The engine; threads may ask at once. Raises SourceError where asking again may help, else another RcaError."""
+Ask: TypeAlias = Callable[[Question, bool], Answer]
+"""The engine, and whether what it sees is wanted as well; threads may ask at once. Raises SourceError where asking again
+may help, else another RcaError."""
 
 
 class Inquiry(NamedTuple):
@@ -104,11 +105,11 @@ class Backend:
     leave: Callable[[], None] = lambda: None
     name: str = "rca"
 
-    def asked(self, question: Question) -> Answer:
-        """Ask the engine, and count that."""
+    def asked(self, question: Question, keep: bool) -> Answer:
+        """Ask the engine, for what it sees as well where that is to `keep`, and count that."""
         began = self.now()
         try:
-            answer = self.ask(question)
+            answer = self.ask(question, keep)
         except RcaError as error:
             self.metrics.failed(error, began)
             raise
@@ -366,11 +367,11 @@ class Worker:
         """
         question = inquiry.question
         try:
-            report, seen = self._backend.asked(question)
+            report, seen = self._backend.asked(question, True)
         except UsageError:
             if not question.jobs:
                 raise
-            report, seen = self._backend.asked(Question(question.at))
+            report, seen = self._backend.asked(Question(question.at), True)
         pace = Pace(0.0, seconds(self._backend.settings().incidents.keep_firing_for))
         changed = self._backend.archive.absorb(report, pace, inquiry.alerts)
         self._backend.archive.remember(report, changed, lambda: seen)

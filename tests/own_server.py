@@ -43,11 +43,11 @@ class Engine:
     clock: float = NOW
     seen: bytes = b""
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question, keep: bool) -> Answer:
         self.asked.append(question)
         if self.errors:
             raise self.errors.pop(0)
-        return Answer(report(self.clock if question.at is None else question.at), self.seen)
+        return Answer(report(self.clock if question.at is None else question.at), self.seen if keep else b"")
 
     def announce(self) -> None:
         self.announced += 1
@@ -66,10 +66,10 @@ class Slow(Engine):
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     gone: threading.Event = field(default_factory=threading.Event)
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question, keep: bool) -> Answer:
         self.entered.release()
         assert self.gone.wait(READY_SECONDS)
-        return super().ask(question)
+        return super().ask(question, keep)
 
 
 def backend(folder: Path, engine: Engine, library: Library | None = None, name: str = "rca") -> Backend:

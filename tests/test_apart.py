@@ -74,8 +74,8 @@ def alive(pid: int) -> bool:
 
 
 def test_it_sees_what_eyes_here_see(apart: Apart, noted: Noted) -> None:
-    here, beside = Noted(), apart.ask(Question())
-    told = Eyes(RULES, here, here).ask(Question())
+    here, beside = Noted(), apart.ask(Question(), keep=True)
+    told = Eyes(RULES, here, here).ask(Question(), keep=True)
     assert (render(beside.report), beside.seen) == (render(told.report), told.seen)
     assert RecordingSource(BytesIO(beside.seen)).latest() == unix(beside.report.window.end)
     assert beside.report.causes[0].cause == "gpu_thermal_throttling"
@@ -91,33 +91,33 @@ def test_it_sees_what_eyes_here_see(apart: Apart, noted: Noted) -> None:
 
 def test_errors_come_back_as_they_are(apart: Apart, noted: Noted) -> None:
     with pytest.raises(UsageError, match="no such job: 'llama-70', did you mean 'llama-70b'"):
-        apart.ask(Question(jobs=("llama-70",)))
+        apart.ask(Question(jobs=("llama-70",)), keep=False)
     pid = apart.pid
     noted.error = SourceError("store: away")
     with pytest.raises(SourceError, match="store: away"):
-        apart.ask(Question())
+        apart.ask(Question(), keep=False)
     noted.error = None
     apart.rules = RULES._replace(open=made_up.away)
     with pytest.raises(SourceError, match="connection refused"):
-        apart.ask(Question())
+        apart.ask(Question(), keep=False)
     apart.rules = RULES._replace(open=made_up.broken)
     with pytest.raises(FileNotFoundError) as caught:
-        apart.ask(Question())
+        apart.ask(Question(), keep=False)
     assert "in broken" in caught.value.__notes__[0]
     apart.rules = RULES
-    assert apart.ask(Question()).report.status == "causes_found"
+    assert apart.ask(Question(), keep=False).report.status == "causes_found"
     assert apart.pid == pid, "an error ends no process"
     problems = ProblemsError((Problem("a.yaml:1", "is wrong"), Problem("b.yaml:2", "is too")))
     assert pickle.loads(pickle.dumps(problems)).problems == problems.problems
 
 
 def test_a_child_that_is_killed_costs_a_retry_alone(apart: Apart, noted: Noted) -> None:
-    apart.ask(Question())
+    apart.ask(Question(), keep=False)
     os.kill(apart.pid, signal.SIGKILL)
-    assert apart.ask(Question()).report.status == "causes_found"
+    assert apart.ask(Question(), keep=False).report.status == "causes_found"
     noted.slow.clear()  # and while it is asked
     first, answers, before = apart.pid, [], len(noted.asked)
-    asking = threading.Thread(target=lambda: answers.append(apart.ask(Question())))
+    asking = threading.Thread(target=lambda: answers.append(apart.ask(Question(), keep=False)))
     asking.start()
     wait_until(lambda: len(noted.asked) > before)
     os.kill(first, signal.SIGKILL)
@@ -128,13 +128,13 @@ def test_a_child_that_is_killed_costs_a_retry_alone(apart: Apart, noted: Noted) 
 
 
 def test_an_end_is_prompt_and_who_waits_is_told(apart: Apart, noted: Noted) -> None:
-    apart.ask(Question())
+    apart.ask(Question(), keep=False)
     noted.slow.clear()
     told: list[str] = []
 
     def ask() -> None:
         try:
-            apart.ask(Question())
+            apart.ask(Question(), keep=False)
         except SourceError as error:
             told.append(str(error))
 
@@ -163,7 +163,7 @@ def test_it_dies_with_its_parent_even_while_it_computes(tmp_path: Path) -> None:
             one.start()
             print(one.pid, flush=True)
             while True:
-                one.ask(Question())
+                one.ask(Question(), keep=False)
                 print("asked", flush=True)
     """)
     path = tmp_path / "parent.py"

@@ -194,12 +194,14 @@ def test_questions_are_answered_for_any_job_time_and_place(archive: Archive) -> 
     cluster = Cluster("cooling_fault", archive)
     cluster.present.time = cluster.present.world.end
     eyes = cluster.eyes
-    now = eyes.ask(Question()).report
+    now = eyes.ask(Question(), keep=False).report
     assert now.causes[0].cause == "gpu_thermal_throttling"
-    assert eyes.ask(Question(places=({"node": now.causes[0].entity.labels["node"]},))).report.jobs == now.jobs
+    assert (
+        eyes.ask(Question(places=({"node": now.causes[0].entity.labels["node"]},)), keep=False).report.jobs == now.jobs
+    )
     node = now.causes[0].entity.labels["node"]
     for spelt in (node.upper(), f"{node}.dc1.example"):
-        assert eyes.ask(Question(places=({"node": spelt},))).report.jobs == now.jobs
-    assert eyes.ask(Question(at=cluster.present.world.end - 900.0)).report.status == "healthy"
+        assert eyes.ask(Question(places=({"node": spelt},)), keep=False).report.jobs == now.jobs
+    assert eyes.ask(Question(at=cluster.present.world.end - 900.0), keep=False).report.status == "healthy"
     with pytest.raises(UsageError, match="no such job: 'llama-70', did you mean 'llama-70b'"):
-        eyes.ask(Question(jobs=("llama-70",)))
+        eyes.ask(Question(jobs=("llama-70",)), keep=False)

@@ -328,10 +328,10 @@ def test_what_opened_an_incident_can_be_looked_at_again(tmp_path):
 
 def test_what_was_taken_over_meanwhile_is_asked_about_by_one(tmp_path):
     class Slow(Engine):
-        def ask(self, question: Question):
+        def ask(self, question: Question, keep: bool):
             self.clock += 2.0 * LEASE
             other.round()
-            return super().ask(question)
+            return super().ask(question, keep)
 
     slow, quick = Slow(), Engine(clock=NOW + LEASE + 1.0)
     mine, theirs = backend(tmp_path, slow, name="mine"), backend(tmp_path, quick, name="theirs")

@@ -213,7 +213,7 @@ class Desk:
     async def diagnose(self, request: Request) -> Response:
         """Diagnose on demand; nothing is kept of it."""
         given = await body(request, _SMALL)
-        report = (await self._demand.answer(self._question(given))).report
+        report = (await self._demand.answer(self._question(given), False)).report
         return Response(written.render(report), media_type="application/json")
 
     def _question(self, given: bytes) -> Question:

@@ -25,7 +25,7 @@ class OnDemand:
         time = parse_time("at", at, self._backend.now()) if at else None
         return Question(time, tuple(job for job in jobs if job))
 
-    async def answer(self, question: Question) -> Answer:
+    async def answer(self, question: Question, keep: bool) -> Answer:
         """Answer a question; raises RefusalError where as many are under way as may be, RcaError where it cannot."""
         borrower = object()
         try:
@@ -33,6 +33,6 @@ class OnDemand:
         except anyio.WouldBlock:
             raise RefusalError(503, f"{self._most} diagnoses are under way", BUSY) from None
         try:
-            return await anyio.to_thread.run_sync(self._backend.asked, question)
+            return await anyio.to_thread.run_sync(self._backend.asked, question, keep)
         finally:
             self._under_way.release_on_behalf_of(borrower)

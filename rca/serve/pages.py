@@ -159,7 +159,7 @@ class Pages:
         told = {"job": "", "at": "", **await _form(request)}
         try:
             question = self._demand.question([told["job"].strip()], told["at"].strip())
-            report, seen = await self._demand.answer(question)
+            report, seen = await self._demand.answer(question, True)
         except RefusalError as error:
             return _page("diagnose.html", error.status, asked=told, error=error.text, shown=False)
         except RcaError as error:
