@@ -196,12 +196,14 @@ class Site:
             return SourceError(f"{self.url}: no connection within {wait:g} s, check host, port and firewall")
         root = _root(error)
         if isinstance(error, requests.exceptions.ChunkedEncodingError | requests.exceptions.ContentDecodingError):
-            return SourceError(f"{self.url}: the answer broke off or is damaged ({root}), try again")
+            plain = isinstance(root, ConnectionResetError) and self.url.startswith("http:")
+            hint = ", with https:// if the server speaks TLS" if plain else ""
+            return SourceError(f"{self.url}: the answer broke off or is damaged ({root}), try again{hint}")
         if isinstance(root, ConnectionRefusedError):
             return SourceError(f"{self.url}: connection refused, is the server running and the port right")
         if "resolve" in str(error):
             return SourceError(f"{self.url}: the name {urlsplit(self.url).hostname} does not resolve, check the host")
-        hint = _CERTIFICATE if self.url.startswith("https") else "is this an HTTP server"
+        hint = _CERTIFICATE if self.url.startswith("https") else "is this an HTTP server, does it want https://"
         return SourceError(f"{self.url}: the connection failed ({shortened(str(root))}), {hint}")
 
     def check(self, response: requests.Response) -> None:
