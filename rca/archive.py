@@ -17,13 +17,15 @@ import sqlalchemy as sql
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from rca import journal, sightings
 from rca.config import without_password
 from rca.errors import SourceError, UsageError
 from rca.incidents import REOPENS_WITHIN, Incident, Note, Pace, advance
 from rca.messages import Told
-from rca.model import Record, Report
+from rca.model import Progress, Record, Report
 from rca.plain import unix
 from rca.render import json as written
+from rca.sightings import Sighting
 from rca.tables import ALERTS, CLAIMS, INCIDENTS, NOTES, RECORDINGS, REPORTS, TABLES, TOLD
 
 MEMORY = 28 * 86400.0
@@ -113,6 +115,7 @@ class Archive:
             for one in changed:
                 never = one.state == "closed" and one.opened is None
                 _put(connection, INCIDENTS, one.id, None if never else _row(one))
+            sightings.write(connection, (one for one in changed if one.last == at), name, at)
             _settled(connection, alerts, report=name, said="")
         return changed
 
@@ -144,6 +147,11 @@ class Archive:
         """Return one incident."""
         with self._reading() as connection:
             return next(iter(_incidents(connection, INCIDENTS.c.id == name)), None)
+
+    def sightings(self, name: str) -> list[Sighting]:
+        """Return when reports named an incident, the oldest first; of very many, evenly chosen ones."""
+        with self._reading() as connection:
+            return sightings.course(connection, name)
 
     def alive(self, since: float) -> list[Incident]:
         """Return the incidents that are pending or open, or were closed at `since` or later."""
@@ -263,9 +271,29 @@ class Archive:
             for table in (TOLD, NOTES):
                 connection.execute(sql.delete(table).where(table.c.incident.not_in(sql.select(INCIDENTS.c.id))))
             connection.execute(sql.delete(RECORDINGS).where(RECORDINGS.c.at < at - retention))
+            journal.prune(connection, at)
+            sightings.prune(connection, at - retention)
             connection.execute(
                 sql.delete(ALERTS).where(ALERTS.c.received < at - retention, ALERTS.c.state != "waiting")
             )
+
+    # -- how far jobs are
+
+    def progressed(self, told: Sequence[Progress]) -> None:
+        """Keep how far jobs are, at most one row of a job in five minutes."""
+        if told:
+            with self._writing() as connection:
+                journal.write(connection, told)
+
+    def progress(self, job: str) -> list[Progress]:
+        """Return how far a job was over time, the oldest first; of very many rows, evenly chosen ones."""
+        with self._reading() as connection:
+            return journal.course(connection, job)
+
+    def jobs(self) -> list[Progress]:
+        """Return how far each job was last, in the order of their names."""
+        with self._reading() as connection:
+            return journal.latest(connection)
 
     # -- messages
 

@@ -13,6 +13,7 @@ from rca.library import Library, seconds
 from rca.model import History, Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
 from rca.peers import Indices
 from rca.plain import natural, stamp
+from rca.progress import progress
 from rca.report import Writer
 
 SURE = 0.5
@@ -61,6 +62,7 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = (), his
         not_checked=writer.not_checked(),
         warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, ordered), *limits])),
         rules=library.digest,
+        progress=[one for one in progress(library, ordered) if one.job in {names[row] for row in rows}],
     )
 
 

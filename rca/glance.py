@@ -33,7 +33,7 @@ def reduced(library: Library) -> Library:
             measure = rule.measure if rule.measure in kept else None
             rules[name] = msgspec.structs.replace(rule, when=when, causes=(), measure=measure)
     signals = {name: library.signals[name] for name in sorted(kept | ({PHASES} & library.signals.keys()))}
-    return msgspec.structs.replace(library, rules=rules, signals=signals).in_use()
+    return msgspec.structs.replace(library, rules=rules, signals=signals).in_use(told=())
 
 
 def _told_by_ranks(library: Library, name: str) -> bool:

@@ -6,7 +6,7 @@ string (`2m`), a number may be a string (`7%`, or the name of a signal); `second
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, Protocol
 
 import msgspec
@@ -21,6 +21,11 @@ BUSY = "gpu_utilisation"
 """The signal that says whether a GPU does anything at all."""
 PROGRESS = "job_steps"
 """The signal that says whether a job gets on; what has stood still since before the window is looked at from there."""
+TOLD = (
+    "job_step_number", "job_steps", "job_target_steps", "job_tokens", "job_tokens_per_gpu", "job_step_seconds", "job_loss",
+    "job_ranks",
+)  # fmt: skip
+"""The signals that reports tell how far jobs are by, whether a rule reads them or not; none is asked of every GPU."""
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -279,9 +284,11 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     aliases: dict[str, tuple[tuple[str, float], ...]] = {}
     digest: str = ""
 
-    def in_use(self) -> "Library":
-        """Return the library without the signals that no rule reads, directly or through a derived one."""
-        waiting = [PHASES]
+    def in_use(self, told: Iterable[str] = TOLD) -> "Library":
+        """Return the library without the signals that no rule reads, directly or through a derived one, but those that
+        reports are `told` by.
+        """
+        waiting = [PHASES, *told]
         for rule in self.rules.values():
             waiting += [rule.measure] if rule.measure else []
             waiting += [effect.gain.of for effect in rule.causes if effect.gain is not None]

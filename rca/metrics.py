@@ -1,13 +1,15 @@
 """What the servers say of their own health, as Prometheus metrics.
 
-No label holds anything that grows with the cluster: what ails a job stands in the incidents.
+No label holds anything that grows with the cluster: what ails a job stands in the incidents. Those that are open are
+series too, so that charts can be marked with them, and no more than `MOST_OPEN`.
 """
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -16,6 +18,10 @@ from rca.errors import ProblemsError, RcaError, SourceError, UsageError
 
 Reason: TypeAlias = Literal["source", "rules", "usage", "internal"]
 REASONS: tuple[Reason, ...] = ("source", "rules", "usage", "internal")
+MOST_OPEN = 100
+"""So many open incidents are series, those that were seen last."""
+INCIDENT = ("root_cause_id", "cause", "layer", "place", "training_job")
+"""The labels of an open incident; a label called `job` would collide with that of the scrape."""
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -46,6 +52,7 @@ class Metrics(Collector):
     def __init__(self, at: float) -> None:
         """Begin to count; the configuration was read at `at`, in unix seconds."""
         self.health = Health()
+        self._open: Sequence[Sequence[str]] = ()
         self._registry = own = CollectorRegistry()
         ProcessCollector(registry=own)
         Info("rca_build", "The program that runs.", registry=own).info(
@@ -118,6 +125,10 @@ class Metrics(Collector):
         """Note how many alerts wait."""
         self._queue.set(length)
 
+    def opened(self, incidents: Iterable[Sequence[str]]) -> None:
+        """Note which incidents are open, each by its values of the labels in `INCIDENT`."""
+        self._open = list(incidents)[:MOST_OPEN]
+
     def reloaded(self, at: float, *, well: bool) -> None:
         """Note that rules and settings were read again, and how that went."""
         self._loaded.set(well)
@@ -129,6 +140,11 @@ class Metrics(Collector):
         for metric in self._registry.collect():
             metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
             yield metric
+        about = "One for each open incident, the last hundred at most."
+        incidents = GaugeMetricFamily("rca_incident_open", about, labels=INCIDENT)
+        for values in self._open:
+            incidents.add_metric(values, 1.0)
+        yield incidents
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """Return what is counted in the format that suits an Accept header, and the content type."""

@@ -3,7 +3,6 @@
 Arrays in a snapshot are never modified. NaN means "no sample"; the empty string in a table means "not known".
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple, TypeAlias
@@ -11,6 +10,8 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from rca.plain import seconds as seconds  # noqa: PLC0414 - most know it from here
 
 Floats: TypeAlias = NDArray[np.float64]
 Layer: TypeAlias = Literal["physical", "resource", "communication", "training"]
@@ -30,24 +31,6 @@ History: TypeAlias = Mapping[tuple[str, str], int]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 LAYERS: tuple[Layer, ...] = ("physical", "resource", "communication", "training")
-
-
-_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
-
-
-def seconds(duration: str) -> float:
-    """Read a Prometheus duration.
-
-    >>> seconds("1h30m")
-    5400.0
-
-    Raises ValueError for anything else, an empty string and a bare number included.
-    """
-    match = _DURATION.fullmatch(duration)
-    if not duration or match is None or duration == "":
-        raise ValueError(f"not a duration: {duration!r}, write for example 30s, 5m or 1h30m")
-    factors = (604800.0, 86400.0, 3600.0, 60.0, 1.0, 0.001)
-    return sum(float(part) * factor for part, factor in zip(match.groups(), factors, strict=True) if part)
 
 
 class Window(NamedTuple):
@@ -255,6 +238,28 @@ class JobSymptom(Record, frozen=True):
     slowdown: float | None = None
 
 
+class Progress(Record, frozen=True, kw_only=True):
+    """How far a job is, and how fast, as of the end of the window; what is not known is None.
+
+    `step`, `target_step` and `tokens` (seen since the first step) are the last that were told, the others medians over
+    the last five minutes. `busy` is the median activity of the job's GPUs, 0 to 1, read from the signal `busy_signal`.
+    `eta_seconds` is how long the steps that are left take at this pace.
+    """
+
+    job: str
+    at: str
+    step: int | None = None
+    target_step: int | None = None
+    tokens: int | None = None
+    tokens_per_gpu_second: float | None = None
+    step_seconds: float | None = None
+    loss: float | None = None
+    ranks: int | None = None
+    busy: float | None = None
+    busy_signal: str = ""
+    eta_seconds: float | None = None
+
+
 class ReportWindow(Record, frozen=True):
     """The window of a report, RFC 3339."""
 
@@ -280,3 +285,4 @@ class Report(Record, frozen=True, kw_only=True):
     not_checked: list[NotChecked]
     warnings: list[str]
     rules: str
+    progress: list[Progress] = []

@@ -11,6 +11,8 @@ _DIGITS = re.compile(r"([0-9]+)")
 _PLURALS = {"switch": "switches", "series": "series"}
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_AMOUNTS = ("", "k", "M", "B", "T")
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
 
 
 def significant(value: float) -> str:
@@ -99,6 +101,32 @@ def quantity(value: float, unit: str) -> str:
     return writer(value) if writer else f"{significant(value)} {unit.replace('_', ' ')}".rstrip()
 
 
+def amount(value: float) -> str:
+    """Write a large number as those who train models say it, in thousands, millions, billions or trillions.
+
+    >>> amount(1.234e12), amount(40e9), amount(999_999.0), amount(345.0)
+    ('1.23 T', '40.0 B', '1.00 M', '345')
+    """
+    power = 0
+    while abs(value) >= 999.5 and power < len(_AMOUNTS) - 1:
+        value, power = value / 1000.0, power + 1
+    return f"{significant(value)} {_AMOUNTS[power]}".rstrip()
+
+
+def lasting(seconds: float) -> str:
+    """Write how long something takes, in its two largest units.
+
+    >>> lasting(273_600.0), lasting(4000.0), lasting(3599.0), lasting(40.0)
+    ('3 d 4 h', '1 h 7 min', '1 h', '40 s')
+    """
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60.0) if seconds < 86_400.0 - 30.0 else round(seconds / 3600.0) * 60
+    hours, days = minutes // 60, minutes // 1440
+    parts = ((days, "d"), (hours % 24, "h")) if days else ((hours, "h"), (minutes % 60, "min"))
+    return " ".join(f"{number:,} {unit}" for number, unit in parts if number)
+
+
 def times(factor: float) -> str:
     """Write a factor: how many times as long.
 
@@ -180,3 +208,18 @@ def lowered(text: str) -> str:
     ('a GPU is hot', 'HBM temperature', 'NVLink errors')
     """
     return text if len(text) > 1 and text[1].isupper() else text[:1].lower() + text[1:]
+
+
+def seconds(duration: str) -> float:
+    """Read a Prometheus duration.
+
+    >>> seconds("1h30m")
+    5400.0
+
+    Raises ValueError for anything else, an empty string and a bare number included.
+    """
+    match = _DURATION.fullmatch(duration)
+    if not duration or match is None or duration == "":
+        raise ValueError(f"not a duration: {duration!r}, write for example 30s, 5m or 1h30m")
+    factors = (604800.0, 86400.0, 3600.0, 60.0, 1.0, 0.001)
+    return sum(float(part) * factor for part, factor in zip(match.groups(), factors, strict=True) if part)

@@ -73,3 +73,19 @@ NOTES = sql.Table(
     sql.Column("verdict", sql.Text, nullable=False),
     sql.Column("text", sql.Text, nullable=False),
 )
+PROGRESS = sql.Table(
+    "progress",
+    TABLES,
+    sql.Column("job", sql.Text, primary_key=True),
+    sql.Column("at", sql.Float, primary_key=True, index=True),
+    sql.Column("body", sql.LargeBinary, nullable=False),
+)
+SIGHTINGS = sql.Table(
+    "sightings",
+    TABLES,
+    sql.Column("incident", sql.String(16), primary_key=True),
+    sql.Column("at", sql.Float, primary_key=True, index=True),
+    sql.Column("report", sql.String(16), nullable=False),
+    sql.Column("probability", sql.Float, nullable=False),
+    sql.Column("slowdown", sql.Float),
+)

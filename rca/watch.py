@@ -330,6 +330,7 @@ class Watch:
             if report is not None:
                 changed = self.absorb(report)
                 self._archive.remember(report, changed, self.eyes.poured)
+                self._archive.progressed(report.progress)
             self._metrics.evaluated(due, time.monotonic() - started, self.clock() - due)  # noqa: TID251 - likewise
         except RcaError as error:
             self._metrics.failed(error, due)

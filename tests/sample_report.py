@@ -13,6 +13,7 @@ from rca.model import (
     Link,
     NotAffected,
     NotChecked,
+    Progress,
     Rejected,
     Report,
     ReportWindow,
@@ -154,6 +155,22 @@ def cooling_fault() -> Report:
         ],
         warnings=["rails: assumed that the i-th RDMA port serves GPU i, name them in the topology file"],
         rules="sha256:" + "ab" * 32,
+        progress=[
+            Progress(
+                job="llama-70b",
+                at=WINDOW.end,
+                step=12_340,
+                target_step=100_000,
+                tokens=1_234_000_000_000,
+                tokens_per_gpu_second=3_412.0,
+                step_seconds=3.11,
+                loss=2.314,
+                ranks=64,
+                busy=0.42,
+                busy_signal="gpu_tensor_active",
+                eta_seconds=272_622.6,
+            )
+        ],
     )
 
 
@@ -267,6 +284,7 @@ def hostile(value: str) -> Report:
         report,
         causes=[cause],
         jobs=[value],
+        progress=[msgspec.structs.replace(report.progress[0], job=value)],
         warnings=[value],
         symptoms=[JobSymptom(job=value, symptom="stalled")],
         rejected=[Rejected(cause="gpu_degraded", entity=entity, why=value)],

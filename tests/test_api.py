@@ -22,6 +22,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("api")
     works = backend(folder, Engine(), load())
     works.archive.absorb(report(NOW), PACE)
+    works.archive.progressed(report(NOW).progress)
     with running(works, Serving(max_rate=1_000_000)) as base:
         yield base
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from rca.archive import INCIDENTS_KEPT, LEASE, Alert, Archive, Filter, FullError
 from rca.errors import SourceError, UsageError
 from rca.incidents import Note
 from rca.model import EntityRef, Report
+from rca.sightings import MOST
 
 OTHER = msgspec.structs.replace(
     ILL, causes=[msgspec.structs.replace(ILL.causes[0], entity=EntityRef("gpu", {"node": "node-9", "gpu": "0"}))]
@@ -157,6 +159,20 @@ def test_reports_go_when_their_time_is_over_but_not_those_of_incidents(archive: 
     archive.prune(START + INCIDENTS_KEPT + 3600.0, 72 * 3600.0)
     assert not archive.incidents()
     assert archive.report(incident.report) is None
+
+
+def test_the_reports_that_named_an_incident_are_known_for_as_long_as_they_are_kept(archive: Archive) -> None:
+    feed(archive, ticks(ILL, 0, 3000) + ticks(HEALTHY, 3030, 4000))
+    [one] = archive.incidents()
+    found = archive.sightings(one.id)
+    assert len(found) <= MOST
+    assert [found[0].at, found[-1].at] == [one.first, one.last]
+    assert all(archive.report(sighting.report) is not None for sighting in found)
+    assert {(sighting.probability, sighting.slowdown) for sighting in found} == {(one.probability, one.slowdown)}
+    assert [later.at - earlier.at for earlier, later in pairwise(found)][:-1] == [150.0] * (len(found) - 2)
+    archive.prune(START + 3000.0 + 600.0, 1200.0)
+    assert archive.sightings(one.id)[0].at == START + 2400.0
+    assert archive.sightings("nothing") == []
 
 
 def test_alerts_are_kept_once_and_looked_into_in_order(archive: Archive) -> None:

@@ -46,3 +46,10 @@ def test_a_tick_is_measured_against_rulers():
     for kind in ("healthy", "diagnosing"):
         assert re.search(rf"^ *{kind} tick / ruler: \d+\.\d\d, target [\d.]+ x  (ok|missed)$", text, re.MULTILINE)
     assert "found gpu_thermal_throttling: right" in text
+
+
+def test_a_page_is_measured_from_report_to_screen():
+    servers.binary("chromium")
+    text = printed("bench_page.py")
+    assert re.search(r"^page of 640 ranks, \d+ kB, [1-9] maps$", text, re.MULTILINE)
+    assert re.search(r"^\d+\.\d\d s in all, \d+\.\d\d of diagnose\(\); under 3 s: (ok|missed)$", text, re.MULTILINE)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import requests
 from axe_playwright_python.sync_playwright import Axe
+from courses import course, noted
 from made_up import SCENARIOS
 from own_server import NOW, Engine, Slow, backend, get, refused, running
 from playwright.sync_api import Browser, Page
@@ -27,7 +28,9 @@ from rca.library import Library
 from rca.load import load
 from rca.metrics import Look
 from rca.model import EntityRef, Report, Window
-from rca.serve.pages import MOST_NOTES, POLICY
+from rca.plain import stamp, unix
+from rca.serve.pages import MOST_NOTES
+from rca.serve.paper import POLICY
 from rca.sources import recording
 from rca.sources.scenario import ScenarioSource
 from rca.webhook import Backend, Question
@@ -136,13 +139,24 @@ def test_the_list_is_filtered_and_can_be_bookmarked(page: Page, url: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "path", ["/incidents", "/incidents/{id}", "/reports/{report}", "/jobs/llama-70b", "/rules", "/diagnose", "/status"]
+    "path",
+    [
+        "/incidents",
+        "/incidents/{id}",
+        "/reports/{report}",
+        "/jobs",
+        "/jobs/llama-70b",
+        "/rules",
+        "/diagnose",
+        "/status",
+    ],
 )
 def test_pages_keep_to_the_policy_and_to_the_rules_of_access(
     browser: Browser, url: str, works: Backend, path: str
 ) -> None:
     [incident] = works.archive.incidents()
     works.archive.note(incident.id, Note(at=NOW, who="ops", verdict="confirmed", text="a fan stood still"), 9)
+    noted(works.archive, [*course("llama-70b", NOW - 86_400.0, 40), *course("llama-70b", NOW - 43_200.0, 30)])
     address = path.format(id=incident.id, report=incident.report)
     answer = get(url, address)
     assert answer.status_code == 200
@@ -203,7 +217,7 @@ def test_a_cause_is_confirmed_and_stays_so(page: Page, tmp_path: Path, library: 
     with running(again) as url:
         page.goto(f"{url}/incidents/{incident.id}")
         assert page.get_by_text("cause confirmed").count() == 2
-        assert page.locator(".note").inner_text() == f"a fan stood still\n{HOSTILE}"
+        assert page.locator("#notes .note").inner_text() == f"a fan stood still\n{HOSTILE}"
         told = get(url, f"/api/v1/incidents/{incident.id}").json()["data"]
         assert told["verdict"] == "confirmed"
         [note] = told["notes"]
@@ -393,9 +407,11 @@ def test_a_label_is_text_on_every_page(tmp_path: Path, library: Library, seen: t
     told = told.replace(b'"llama-70b"', msgspec.json.encode(HOSTILE))
     stands_on = backend(tmp_path, Engine(), library)
     [incident] = stands_on.archive.absorb(msgspec.json.decode(told, type=Report), PACE)
+    noted(stands_on.archive, [*course(HOSTILE, NOW - 7200.0, 9), *course(HOSTILE, NOW - 3600.0, 5)])
     with running(stands_on) as url:
         for path in (
             "/incidents",
+            "/jobs",
             f"/incidents/{incident.id}",
             f"/reports/{incident.report}",
             "/incidents?job=%3Cscript%3E",
@@ -414,3 +430,37 @@ def test_who_has_no_login_sees_no_page(tmp_path: Path, library: Library) -> None
         assert refused(answer)[0] == 401
         assert answer.headers["WWW-Authenticate"].startswith("Basic")
         assert get(url, "/incidents", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_people_are_told_on_a_page_what_cannot_be_shown(page: Page, works: Backend) -> None:
+    with running(works) as base:
+        programs = get(base, "/incidents/nowhere")
+        asked = requests.get(f"{base}/incidents/<b>nowhere", headers={"Accept": "text/html"}, timeout=10)
+        api = requests.get(f"{base}/api/v1/incidents/nowhere", headers={"Accept": "text/html"}, timeout=10)
+        wrong = requests.post(f"{base}/", headers={"Accept": "text/html"}, timeout=10)
+        page.set_content(asked.text)
+        assert page.get_by_role("heading", level=1).inner_text() == "This cannot be shown"
+        assert page.get_by_text("there is no such incident.").is_visible()
+        assert page.locator("nav a").first.get_attribute("href") == "../incidents"
+    assert programs.headers["Content-Type"] == api.headers["Content-Type"] == "application/json"
+    assert asked.status_code == 404
+    assert asked.headers["Content-Security-Policy"] == POLICY
+    assert wrong.status_code == 405
+    assert "405" in wrong.text
+    assert set(wrong.headers["Allow"].split(", ")) == {"GET", "HEAD"}
+
+
+def test_the_reports_of_an_incident_are_listed_over_time(
+    page: Page, works: Backend, seen: tuple[Report, bytes]
+) -> None:
+    first = unix(seen[0].window.end)
+    window = msgspec.structs.replace(seen[0].window, end=stamp(first + 30.0))
+    works.archive.absorb(msgspec.structs.replace(seen[0], window=window), PACE)
+    [incident] = works.archive.incidents()
+    with running(works) as url:
+        page.goto(f"{url}/incidents/{incident.id}")
+        page.get_by_text("Reports that name it").click()
+        rows = page.locator("details tbody tr")
+        assert rows.count() == 2
+        rows.first.get_by_role("link").click()
+        assert page.url == f"{url}/reports/{incident.latest}"

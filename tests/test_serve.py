@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import requests
 from own_server import NOW, Engine, Slow, alert, backend, delivery, get, post, refused, report, running, wait_until
+from test_incidents import HEALTHY, ILL, at
 
 from rca.config import Serving
 from rca.errors import ProblemsError, SourceError, UsageError
@@ -334,6 +335,17 @@ def test_metrics_in_both_formats(url):
     assert modern.text.endswith("# EOF\n")
 
 
+def test_open_incidents_are_series_and_closed_ones_are_none(url, works):
+    [one] = works.archive.absorb(ILL, Pace(0.0, 0.0))
+    told = get(url, "/metrics").text
+    [series] = [line for line in told.splitlines() if line.startswith("rca_incident_open{")]
+    assert f'root_cause_id="{one.id}"' in series
+    assert f'cause="{one.cause}",layer="{one.layer}",place="{one.entity}"' in series
+    assert series.endswith(" 1.0")
+    works.archive.absorb(at(HEALTHY, 60.0), Pace(0.0, 0.0))
+    assert "rca_incident_open{" not in get(url, "/metrics").text
+
+
 def test_rules_are_read_again(url, engine, works):
     for method in (requests.post, requests.put):
         assert method(f"{url}/-/reload", timeout=10).status_code == 200
@@ -346,7 +358,8 @@ def test_rules_are_read_again(url, engine, works):
 def test_the_description_is_that_of_the_routes(works):
     told = document()
     pages = {route.path for route in Pages(works, Serving(), OnDemand(works, 1)).routes()}
-    routes = {one.path: one.methods - {"HEAD"} for one in app(works, Serving()).routes if one.path not in pages}
+    every = app(works, Serving()).routes
+    routes = {one.path_format: one.methods - {"HEAD"} for one in every if one.path not in pages}
     assert {path: {method.upper() for method in methods} for path, methods in told["paths"].items()} == routes
     for schema in told["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)

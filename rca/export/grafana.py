@@ -269,13 +269,10 @@ def _page(dashboard: Dashboard) -> Mapped:
 
 
 def _annotations() -> list[Mapped]:
-    """Return what marks charts: root causes where Prometheus has the alerts of rca, and findings of exported rules.
-
-    `rca serve` hands its alerts to Alertmanager; they are series of Prometheus only where somebody writes them there.
-    """
+    """Return what marks charts: the incidents that `rca serve` tells in its own metrics, and findings of exported rules."""
     wanted = (
-        ("Root causes", 'ALERTS{role="root_cause",alertstate="firing"}', "red", True),
-        ("Findings", 'ALERTS{cause!="",alertstate="firing"}', "orange", False),
+        ("Incidents", "rca_incident_open == 1", "{{cause}} on {{place}}", "red", True),
+        ("Findings", 'ALERTS{cause!="",alertstate="firing"}', "{{alertname}}", "orange", False),
     )
     return [
         {
@@ -285,10 +282,10 @@ def _annotations() -> list[Mapped]:
             "expr": text,
             "iconColor": colour,
             "step": "60s",
-            "titleFormat": "{{alertname}}",
-            "tagKeys": "layer,cause,job,severity",
+            "titleFormat": title,
+            "tagKeys": "layer,cause,training_job,severity",
         }
-        for name, text, colour, enable in wanted
+        for name, text, title, colour, enable in wanted
     ]
 
 

@@ -21,6 +21,7 @@ from rca.physics.run import DT, JobTrace, Trace, generator
 from rca.physics.scrape import Family, Labels, MetricType, Scrapes, between, hold
 
 _PHASE = "train_phase_duration_seconds"
+_TEN_DAYS = 864_000.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +131,9 @@ def _progress(ranks: Ranks, epoch: float) -> Iterator[Family]:
     yield Family("train_state", "gauge", labels, np.tile(ranks.target, len(STATES)), lambda: values)
     yield ranks.family("train_steps_total", lambda: ranks.done)
     yield ranks.family("train_step", lambda: ranks.done)
+    planned = job.layout.job.steps or float(f"{_TEN_DAYS / seconds(job.layout.job.step):.3g}")
+    first = ranks.part(np.array([0]))
+    yield first.family("train_target_steps", lambda: np.full(first.now.shape, planned))
     yield ranks.family("train_last_step_timestamp_seconds", lambda: epoch + ranks.ended)
     alive = np.flatnonzero(job.state != ABSENT)
     started = trace.edges[alive[0]] if len(alive) and alive[0] > 0 else -3600.0 * 30.0

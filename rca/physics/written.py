@@ -121,7 +121,8 @@ class Job(Written, frozen=True, kw_only=True):
     that the tensor pipe is busy, `tp_share` the share that is tensor-parallel communication, `host` the share that is
     launched by the CPU. `intensity` is the power of its kernels against a full load (lighter ones clock higher).
     `jitter` is the relative sigma of one step's work of a cell. `ep` is the size of its groups of experts, for
-    `train_job_info` alone. Without `gc` nobody counts the collector's pauses.
+    `train_job_info` alone. Without `gc` nobody counts the collector's pauses. `steps` is how many it is to do, ten days
+    of them where nobody says.
     """
 
     id: str
@@ -151,6 +152,7 @@ class Job(Written, frozen=True, kw_only=True):
     checkpoint: Saving | None = None
     evaluation: Pause | None = None
     ends: Duration | None = None
+    steps: Count | None = None
 
 
 class Where(Written, frozen=True, kw_only=True):

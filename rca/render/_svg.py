@@ -14,7 +14,8 @@ import numpy as np
 
 from rca.model import LAYERS, Floats
 from rca.picture import Chart, Map
-from rca.plain import counted, quantity, stamp
+from rca.plain import amount, counted, quantity, stamp
+from rca.runs import Plot
 
 WIDTH, HEIGHT = 720, 190
 LEFT, RIGHT, TOP, BOTTOM = 84, 22, 10, 26
@@ -166,6 +167,32 @@ def _runs(known: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[range]:
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
     return [range(int(begin), int(end)) for begin, end in zip(edges[0::2], edges[1::2], strict=True)]
+
+
+def curves(plot: Plot) -> str:
+    """Draw runs over what they have done, the present one bold; earlier ones are numbered at their ends.
+
+    What is far off most of the curves, as a loss is at first, is cut.
+    """
+    every = np.concatenate([one.values for one in plot.curves])
+    low, high = (float(one) for one in np.percentile(every, (1.0, 97.0)))
+    room = 0.1 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = low - room if low < 0 or low > room else 0.0, high + room
+    places = np.concatenate([one.places for one in plot.curves])
+    span, y = Span(float(places.min()), float(places.min()), float(places.max())), _Scale(low, high)
+    parts = []
+    for tick in _ticks(low, high):
+        at = y(tick)
+        parts.append(f'<line class="grid" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>')
+        parts.append(_text(LEFT - 6, at + 4, quantity(tick, plot.unit), "tick", "end"))
+    parts += [_text(span.x(at), HEIGHT - 8, amount(at), "tick", "middle") for at in _ticks(span.first, span.last)]
+    for number, one in reversed(list(enumerate(plot.curves))):
+        drawn = "".join(_line(one.places, one.values, span, y, "usual" if number else "own"))
+        parts.append(f"<g><title>{escape(one.name)}</title>{drawn}</g>")
+        if number:
+            x, at = span.x(float(one.places[-1])), y(float(one.values[-1]))
+            parts.append(_text(x + 4, at + 4, str(number), "tick", "start"))
+    return _svg((WIDTH, HEIGHT), plot.about, parts, "chart", natural=False)
 
 
 BOX, TALL, ACROSS, DOWN = 196, 46, 20, 34

@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rca.model import Cause, EntityRef, Evidence, FindingRef, JobSymptom, Link, NotChecked, Report
-from rca.plain import counted, lowered, percent, quantity, times, visible
+from rca.model import Cause, EntityRef, Evidence, FindingRef, JobSymptom, Link, NotChecked, Progress, Report
+from rca.plain import counted, lasting, lowered, percent, quantity, significant, times, visible
 
 LIKELY = 0.5
 DETAILED = 3
+MOST_JOBS = 8
+"""Of so many jobs a report for people tells how far they are."""
 
 
 def safe(report: Report) -> Report:
@@ -79,6 +81,29 @@ def ended(sentence: str) -> str:
     """
     stop = "" if not sentence or sentence.endswith((".", "!", "?")) else "."
     return f"{sentence[:1].upper()}{sentence[1:]}{stop}"
+
+
+def getting_on(one: Progress) -> str:
+    """Say how far a job is; nothing where only its ranks or GPUs are known.
+
+    >>> getting_on(Progress(job="a", at="", step=12340, target_step=100000, eta_seconds=273600.0, loss=2.314))
+    'a: step 12,340 of 100,000, about 3 d 4 h to go, loss 2.314'
+    """
+    parts = [] if one.step is None else [f"step {one.step:,}"]
+    parts = [f"{part} of {one.target_step:,}" for part in parts] if one.target_step is not None else parts
+    if one.eta_seconds:
+        parts.append(f"about {lasting(one.eta_seconds)} to go")
+    if one.loss is not None:
+        parts.append(f"loss {quantity(one.loss, 'loss')}")
+    if one.tokens_per_gpu_second is not None:
+        parts.append(f"{significant(one.tokens_per_gpu_second)} tokens/GPU/s")
+    return f"{one.job}: {', '.join(parts)}" if parts else ""
+
+
+def course(report: Report) -> list[str]:
+    """Say how far the first jobs are, a line each, and of how many more that is known."""
+    lines = [line for one in report.progress if (line := getting_on(one))]
+    return lines[:MOST_JOBS] + ([f"{counted(len(lines) - MOST_JOBS, 'more job')}"] if len(lines) > MOST_JOBS else [])
 
 
 def name(entity: EntityRef) -> str:

@@ -14,6 +14,7 @@ from rca.picture import Chart, Map, Picture
 from rca.plain import percent, unix
 from rca.render import _svg
 from rca.render import _words as words
+from rca.runs import Plot
 
 MOST_BOXES = 8
 """So many rejected causes are drawn; all are listed."""
@@ -72,6 +73,7 @@ def told(report: Report, picture: Picture | None = None, server: str = "") -> di
         "status": shown.status.replace("_", " "),
         "span": words.span(shown),
         "jobs": words.listed(shown.jobs) or "none seen",
+        "course": words.course(shown),
         "causes": [_told(at, cause, shown, drawn, server) for at, cause in enumerate(shown.causes, start=1)],
         "graph": _graph(shown),
         "timeline": _timeline(shown),
@@ -84,6 +86,11 @@ def told(report: Report, picture: Picture | None = None, server: str = "") -> di
         "unexplained": [(one.finding, words.gathered(one), one.text) for one in shown.unexplained],
         "absent": [(one.rule, words.name(one.entity), one.text) for one in shown.not_affected],
     }
+
+
+def runs(plots: Sequence[Plot]) -> list[Drawn]:
+    """Draw runs of a job over what they have done."""
+    return [Drawn(one.title, one.about, _raw(_svg.curves(one))) for one in plots]
 
 
 def _raw(svg: str) -> Markup:

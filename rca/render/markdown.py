@@ -49,6 +49,9 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"# {prose(words.verdict(report))}"
     yield ""
     yield f"Window: {prose(words.span(report))}. Jobs: {', '.join(map(code, report.jobs)) or 'none seen'}."
+    for line in words.course(report):
+        yield ""
+        yield prose(line)
     yield from _table(report)
     for position, cause in enumerate(report.causes, start=1):
         if words.detailed(position, cause):

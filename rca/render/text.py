@@ -65,6 +65,8 @@ def _lines(report: Report, page: Page) -> Iterator[str]:
     yield page.paint(words.verdict(report), _STATUS[report.status])
     yield ""
     yield from page.prose(f"{words.span(report)}; {_jobs(report)}", style="dim")
+    for line in words.course(report):
+        yield from page.prose(line, style="dim")
     yield from _causes(report, page)
     yield from page.section("Not affected", _not_affected(report))
     yield from page.section("Rejected", _rejected(report))

@@ -20,15 +20,18 @@ from rca.archive import Alert, Filter, FullError
 from rca.config import Serving
 from rca.errors import ProblemsError, RcaError, SourceError
 from rca.incidents import Incident
+from rca.metrics import MOST_OPEN
 from rca.model import seconds
 from rca.plain import visible
 from rca.render import json as written
 from rca.serve import shapes
 from rca.serve.demand import BUSY, OnDemand
 from rca.serve.gate import WEBHOOK, Gate, RefusalError, body
+from rca.serve.jobs import known
 from rca.serve.live import Bulletin
 from rca.serve.openapi import document
 from rca.serve.pages import Pages
+from rca.serve.paper import refusal
 from rca.webhook import Backend, Question, Worker, parse
 
 LIMIT = 100
@@ -118,6 +121,8 @@ class Desk:
             Route(WEBHOOK, self.alerts, methods=["GET", "POST"]),
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/incidents/{id}", self.incident),
+            Route("/api/v1/jobs", self.jobs),
+            Route("/api/v1/jobs/{job:path}/progress", self.progress),
             Route("/api/v1/reports/{id}", self.report),
             Route("/api/v1/recordings/{id}", self.recording),
             Route("/api/v1/events", self.events),
@@ -184,6 +189,17 @@ class Desk:
         notes = await anyio.to_thread.run_sync(self._backend.archive.notes, name)
         return _success({**messages.incident(found), **shapes.said(notes)})
 
+    async def jobs(self, _: Request) -> Response:
+        """List jobs, with how far each was last."""
+        return _success(await anyio.to_thread.run_sync(known, self._backend))
+
+    async def progress(self, request: Request) -> Response:
+        """Return how far a job was over time."""
+        found = await anyio.to_thread.run_sync(self._backend.archive.progress, request.path_params["job"])
+        if not found:
+            raise RefusalError(404, "nothing is known of how far such a job is")
+        return _success(found)
+
     async def events(self, request: Request) -> Response:
         """Tell of changes of incidents until the listener, or the server, has had enough."""
         if self._bulletin.full:
@@ -245,15 +261,20 @@ class Desk:
         return _json(document())
 
     async def metrics(self, request: Request) -> Response:
-        """Return our own metrics; what waits is counted when asked."""
+        """Return our own metrics; what waits and what is open is counted when asked."""
         await anyio.to_thread.run_sync(self._count)
         text, content_type = self._backend.metrics.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
     def _count(self) -> bool:
-        """Note how many alerts wait; return whether the archive could be read."""
+        """Note how many alerts wait, and which incidents are open; return whether the archive could be read."""
+        metrics, archive = self._backend.metrics, self._backend.archive
         try:
-            self._backend.metrics.queued(self._backend.archive.queued())
+            metrics.queued(archive.queued())
+            metrics.opened(
+                (one.id, one.cause, one.layer, str(one.entity), one.job)
+                for one in archive.incidents(Filter(state="open"), MOST_OPEN)
+            )
         except SourceError as error:
             _log.error("the archive cannot be read", error=str(error))
             return False
@@ -291,25 +312,25 @@ def _line(text: str) -> str:
     return visible(text if len(text) <= 200 else f"{text[:197]}...")
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusalError)
-    return error.response()
+    return refusal(request, error)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     """Answer for an error that was foreseen: the request cannot work, or what we stand on does not."""
     theirs = not isinstance(error, SourceError | ProblemsError)
-    return RefusalError(400 if theirs else 503, str(error), 0 if theirs else BUSY).response()
+    return refusal(request, RefusalError(400 if theirs else 503, str(error), 0 if theirs else BUSY))
 
 
-async def _http(_: Request, error: Exception) -> Response:
-    """Put an answer of the router into the envelope."""
+async def _http(request: Request, error: Exception) -> Response:
+    """Say it our way where the router refuses."""
     assert isinstance(error, HTTPException)
-    answer = RefusalError(error.status_code, error.detail.lower()).response()
+    answer = refusal(request, RefusalError(error.status_code, error.detail.lower()))
     answer.headers.update(error.headers or {})
     return answer
 
 
-async def _unforeseen(_: Request, _error: Exception) -> Response:
+async def _unforeseen(request: Request, _error: Exception) -> Response:
     """Say nothing of an error that nobody foresaw; its traceback is in the log."""
-    return RefusalError(500, "internal error, see the log of the server").response()
+    return refusal(request, RefusalError(500, "internal error, see the log of the server"))

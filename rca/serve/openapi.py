@@ -71,6 +71,7 @@ def _operation(text: str, answers: dict[int, Json], errors: tuple[int, ...], **m
 
 
 _ID = {"name": "id", "in": "path", "required": True, "schema": _TEXT}
+_JOB = {**_ID, "name": "job"}
 _LOGIN = (401, 429)
 _PLAIN = "text/plain"
 _REPEATED: Json = {"type": "array", "items": _TEXT}
@@ -154,6 +155,24 @@ def _found() -> dict[str, dict[str, Json]]:
     }  # fmt: skip
 
 
+def _jobs() -> dict[str, dict[str, Json]]:
+    """Describe what we know of jobs."""
+    return {
+        "/api/v1/jobs": {
+            "get": _operation(
+                "List jobs, with how far each was last: the ill ones first, then those that were seen last.",
+                {200: _answer("The jobs.", _data(_list("Job")))}, (*_LOGIN, 503),
+            )
+        },
+        "/api/v1/jobs/{job}/progress": {
+            "get": _operation(
+                "Return how far a job was over time, the oldest first; of very many rows, evenly chosen ones.",
+                {200: _answer("How far it was.", _data(_list("Progress")))}, (*_LOGIN, 404, 503), parameters=[_JOB],
+            )
+        },
+    }  # fmt: skip
+
+
 def _ourselves() -> dict[str, dict[str, Json]]:
     """Describe what we say of ourselves."""
     reload = _operation(
@@ -174,7 +193,8 @@ def _ourselves() -> dict[str, dict[str, Json]]:
 
 
 def _schemas() -> dict[str, Json]:
-    types = (Report, Incident, shapes.Active, shapes.Group, shapes.Received, shapes.Asked, shapes.Judged, Body)
+    ours = (shapes.Job, shapes.Active, shapes.Group, shapes.Received, shapes.Asked, shapes.Judged)
+    types = (Report, Incident, *ours, Body)
     _, found = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     properties = cast("Json", found["Incident"]["properties"])
     for name in TIMES:
@@ -189,7 +209,7 @@ def _schemas() -> dict[str, Json]:
 @lru_cache(maxsize=1)
 def document() -> Json:
     """Return the OpenAPI document: every path with what it takes and what it answers."""
-    paths = {**_told(), **_found(), **_ourselves()}
+    paths = {**_told(), **_found(), **_jobs(), **_ourselves()}
     for path in OPEN:
         paths[path]["get"]["security"] = []
     return {

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.resources import files
 from urllib.parse import parse_qs
 
@@ -19,12 +18,14 @@ from rca.errors import RcaError, SourceError
 from rca.incidents import Note, Verdict
 from rca.library import Library
 from rca.model import Report, Snapshot
-from rca.picture import Picture, draw, follow
+from rca.picture import Picture, draw
 from rca.plain import visible
 from rca.render import html
 from rca.serve import rows, shapes
 from rca.serve.demand import OnDemand
 from rca.serve.gate import RefusalError, body, user
+from rca.serve.jobs import Jobs
+from rca.serve.paper import sheet, template
 from rca.sources.recording import RecordingSource
 from rca.webhook import Backend
 
@@ -33,14 +34,9 @@ LONGEST = 4000
 """Letters of a note."""
 MOST_NOTES = 100
 """Notes on one incident."""
-POLICY = (
-    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
 STATES = ("open", "closed")
 VERDICTS: Mapping[str, Verdict] = {"": "", "confirmed": "confirmed", "rejected": "rejected"}
 _FORM = 64 << 10
-_HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
 _log = structlog.get_logger(__name__)
 
 
@@ -57,7 +53,7 @@ class Pages:
             Route("/incidents", self.incidents),
             Route("/incidents/{id}", self.incident, methods=["GET", "POST"]),
             Route("/reports/{id}", self.report),
-            Route("/jobs/{job:path}", self.job),
+            *Jobs(self._backend, self._drawn).routes(),
             Route("/rules", self.rules),
             Route("/diagnose", self.diagnose, methods=["GET", "POST"]),
             Route("/status", self.status),
@@ -88,7 +84,9 @@ class Pages:
         version = archive.version()  # first: what changes while the list is made is told as news
         found, verdicts = archive.incidents(Filter(**told), LISTED), archive.verdicts()
         shown = [rows.incident(one, verdicts.get(one.id, "")) for one in found]
-        return _page("incidents.html", version=version, chosen=told, states=STATES, rows=shown, most=LISTED)
+        return sheet(
+            template("incidents.html").render(version=version, chosen=told, states=STATES, rows=shown, most=LISTED)
+        )
 
     async def incident(self, request: Request) -> Response:
         """Show one incident with the report that opened it and its drawings, or take a note on it."""
@@ -119,29 +117,6 @@ class Pages:
         """Show a report that was kept."""
         return await anyio.to_thread.run_sync(self._report, request.path_params["id"])
 
-    async def job(self, request: Request) -> Response:
-        """Show how a job gets on, and what has ailed it."""
-        depth = request.scope["raw_path"].partition(b"/jobs/")[2].count(b"/") + 1
-        return await anyio.to_thread.run_sync(self._job, request.path_params["job"], "../" * depth)
-
-    def _job(self, name: str, root: str) -> Response:
-        archive = self._backend.archive
-        found, verdicts = archive.incidents(Filter(job=name), LISTED), archive.verdicts()
-        if not found or not name:
-            raise RefusalError(404, "no incident of such a job is kept")
-        last = archive.recorded(name)
-        kept, told = archive.recording(last), archive.report(last)
-        shown: dict[str, object] = {}
-        if kept is not None and told is not None:
-            report = msgspec.json.decode(told, type=Report)
-            picture = self._drawn(last, kept, lambda library, snapshot: follow(library, snapshot, name))
-            shown = html.told(report, picture, self._server())
-        listed = [rows.incident(one, verdicts.get(one.id, "")) for one in found]
-        return _page(
-            "job.html", root=root, name=visible(name), rows=listed, most=LISTED, shown=bool(shown),
-            open=[row for row in listed if row["state"] == "open"], **{**shown, "from": last},
-        )  # fmt: skip
-
     async def rules(self, _: Request) -> Response:
         """List the rules, with when each last fired here, and what it lacks."""
         return await anyio.to_thread.run_sync(self._rules)
@@ -149,27 +124,31 @@ class Pages:
     def _rules(self) -> Response:
         health = self._backend.metrics.health
         told = rows.rules(self._backend.library(), self._backend.archive.fired(), health)
-        return _page("rules.html", layers=told, looked=health.at is not None and rows.clock(health.at))
+        return sheet(template("rules.html").render(layers=told, looked=health.at is not None and rows.clock(health.at)))
 
     async def diagnose(self, request: Request) -> Response:
         """Ask what to diagnose, and show the report; what goes wrong is said beside the form."""
         if request.method != "POST":
             told = {name: request.query_params.get(name, "") for name in ("job", "at")}
-            return _page("diagnose.html", asked=told, error="", shown=False)
+            return sheet(template("diagnose.html").render(asked=told, error="", shown=False))
         told = {"job": "", "at": "", **await _form(request)}
         try:
             question = self._demand.question([told["job"].strip()], told["at"].strip())
             report, seen = await self._demand.answer(question, True)
         except RefusalError as error:
-            return _page("diagnose.html", error.status, asked=told, error=error.text, shown=False)
+            return sheet(template("diagnose.html").render(asked=told, error=error.text, shown=False), error.status)
         except RcaError as error:
             status = 503 if isinstance(error, SourceError) else 400
-            return _page("diagnose.html", status, asked=told, error=visible(str(error)), shown=False)
+            return sheet(template("diagnose.html").render(asked=told, error=visible(str(error)), shown=False), status)
         return await anyio.to_thread.run_sync(self._asked, told, report, seen)
 
     def _asked(self, asked: Mapping[str, str], report: Report, seen: bytes) -> Response:
         picture = self._picture("on demand", seen or None, report)
-        return _page("diagnose.html", asked=asked, error="", shown=True, **html.told(report, picture, self._server()))
+        return sheet(
+            template("diagnose.html").render(
+                asked=asked, error="", shown=True, **html.told(report, picture, self._server())
+            )
+        )
 
     async def status(self, _: Request) -> Response:
         """Show how the source and the server are."""
@@ -177,10 +156,11 @@ class Pages:
 
     def _status(self) -> Response:
         settings, metrics = self._backend.settings(), self._backend.metrics
-        return _page(
-            "status.html",
-            source=rows.source(settings, metrics.health, metrics),
-            ourselves=rows.ourselves(settings, metrics, self._backend.archive.queued()),
+        return sheet(
+            template("status.html").render(
+                source=rows.source(settings, metrics.health, metrics),
+                ourselves=rows.ourselves(settings, metrics, self._backend.archive.queued()),
+            )
         )
 
     def _incident(self, name: str) -> Response:
@@ -191,10 +171,19 @@ class Pages:
         found, kept, said = archive.report(one.report), archive.recording(one.report), archive.notes(name)
         report = None if found is None else msgspec.json.decode(found, type=Report)
         shown = {} if report is None else html.told(report, self._picture(one.report, kept, report), self._server())
-        return _page(
-            "incident.html", row=rows.incident(one, shapes.verdict(said)), facts=rows.facts(one), one=one, notes=rows.notes(said),
-            longest=LONGEST, kept=kept is not None, shown=bool(shown), **shown,
-        )  # fmt: skip
+        return sheet(
+            template("incident.html").render(
+                row=rows.incident(one, shapes.verdict(said)),
+                facts=rows.facts(one),
+                one=one,
+                seen=rows.sightings(archive.sightings(name)),
+                notes=rows.notes(said),
+                longest=LONGEST,
+                kept=kept is not None,
+                shown=bool(shown),
+                **shown,
+            )
+        )
 
     def _report(self, name: str) -> Response:
         found = self._backend.archive.report(name)
@@ -202,7 +191,7 @@ class Pages:
             raise RefusalError(404, "there is no such report, or its time is over")
         report = msgspec.json.decode(found, type=Report)
         picture = self._picture(name, self._backend.archive.recording(name), report)
-        return _answer(html.render(report, picture, self._server()))
+        return sheet(html.render(report, picture, self._server()))
 
     def _picture(self, name: str, kept: bytes | None, report: Report) -> Picture | None:
         """Draw what a report was made of, where that is kept and can still be read."""
@@ -230,10 +219,3 @@ async def _form(request: Request) -> dict[str, str]:
         return {name: values[-1] for name, values in parse_qs(told.decode(), max_num_fields=20).items()}
     except ValueError as error:
         raise RefusalError(400, "the body is no form") from error
-
-
-def _page(name: str, code: int = 200, /, **fields: object) -> Response:
-    return _answer(html.environment().get_template(name).render(**fields), code)
-
-
-_answer = partial(Response, media_type="text/html", headers=_HEADERS)

@@ -11,6 +11,7 @@ from rca.metrics import Health, Metrics
 from rca.model import LAYERS
 from rca.plain import counted, percent, quantity, stamp, visible
 from rca.serve.shapes import judged
+from rca.sightings import Sighting
 
 Facts = list[tuple[str, str]]
 
@@ -37,12 +38,21 @@ def incident(one: Incident, verdict: str = "") -> Mapping[str, str]:
         "layer": one.layer,
         "place": visible(str(one.entity)),
         "job": visible(one.job) or "none",
-        "job_path": f"jobs/{quote(one.job, safe='')}" if one.job.strip("./") else "",
+        "job_path": path(one.job),
         "since": clock(one.since),
         "last": clock(one.last),
         "probability": percent(one.probability),
         "summary": visible(one.summary),
     }
+
+
+def path(job: str) -> str:
+    """Return where the page of a job is; nothing for a name that no path can hold.
+
+    >>> path("a/b"), path("..")
+    ('jobs/a%2Fb', '')
+    """
+    return f"jobs/{quote(job, safe='')}" if job.strip("./") else ""
 
 
 def facts(one: Incident) -> Facts:
@@ -58,6 +68,19 @@ def facts(one: Incident) -> Facts:
         ("Seen before", f"{counted(one.seen_before, 'time')} here in 28 days"),
     ]
     return found + ([("Came back", counted(one.flaps, "time"))] if one.flaps else [])
+
+
+def sightings(found: Sequence[Sighting]) -> list[Mapping[str, str]]:
+    """Return the reports that named an incident, the latest first."""
+    return [
+        {
+            "at": clock(one.at),
+            "report": one.report,
+            "probability": percent(one.probability),
+            "slowdown": "" if one.slowdown is None else f"{one.slowdown:.2f}x",
+        }
+        for one in reversed(found)
+    ]
 
 
 def notes(said: Sequence[Note]) -> list[Mapping[str, str]]:

@@ -3,6 +3,7 @@
 So Grafana and karma show our incidents as they show Prometheus' alerts. The shapes are those of its `web/api/v1/api.go`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -13,8 +14,8 @@ from rca.detectors import All, Any, Condition, Leaf, Not, Unless
 from rca.incidents import Incident, Note, Verdict
 from rca.library import Library, Rule
 from rca.metrics import Health
-from rca.model import LAYERS, Record, seconds
-from rca.plain import stamp
+from rca.model import LAYERS, Progress, Record, seconds
+from rca.plain import stamp, unix
 
 NEVER = "0001-01-01T00:00:00Z"
 _UNKNOWN = "unknown"
@@ -49,6 +50,18 @@ class Judged(Record, frozen=True, kw_only=True):
 
     verdict: Verdict
     notes: list[Remark]
+
+
+class Job(Record, frozen=True, kw_only=True):
+    """A job: whether it is ill (so many incidents are open), and how far it was when it was last looked at.
+
+    One that is silent was not seen lately.
+    """
+
+    job: str
+    state: Literal["ill", "running", "done", "silent"]
+    incidents: int
+    progress: Progress | None = None
 
 
 class Active(Record, frozen=True, kw_only=True, rename="camel"):
@@ -109,6 +122,28 @@ def said(notes: Sequence[Note]) -> dict[str, object]:
     """Return what people say of an incident, as fields of its JSON."""
     remarks = [Remark(at=stamp(one.at), who=one.who, verdict=one.verdict, text=one.text) for one in notes]
     return msgspec.structs.asdict(Judged(verdict=verdict(notes), notes=remarks))
+
+
+def jobs(told: Sequence[Progress], incidents: Iterable[Incident], heard: float) -> list[Job]:
+    """Return jobs by how far they were last and what is open: the ill ones first, then those that were seen last.
+
+    One that was not seen since `heard`, in unix seconds, is silent.
+    """
+    wrong = Counter(one.job for one in incidents if one.state == "open")
+    last = {one.job: one for one in told}
+    every = [_job(name, wrong[name], last.get(name), heard) for name in sorted({*last, *wrong} - {""})]
+    return sorted(every, key=lambda one: (not one.incidents, -unix(one.progress.at) if one.progress else 0.0))
+
+
+def _job(name: str, wrong: int, told: Progress | None, heard: float) -> Job:
+    state: Literal["ill", "running", "done", "silent"] = "running"
+    if wrong:
+        state = "ill"
+    elif told is not None and told.target_step is not None and (told.step or 0) >= told.target_step:
+        state = "done"
+    elif told is None or unix(told.at) < heard:
+        state = "silent"
+    return Job(job=name, state=state, incidents=wrong, progress=told)
 
 
 def active(incidents: Iterable[Incident], pages: str) -> list[Active]:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from courses import course, noted
 from servers import free_port, postgresql
 from test_archive import alert, feed, share_alerts
 from test_incidents import HEALTHY, ILL, PACE, START, at, ticks
 
+from rca import journal
 from rca.archive import Archive
 from rca.errors import SourceError
 from rca.incidents import Note
@@ -37,6 +39,20 @@ def test_incidents_reports_recordings_and_alerts_are_kept(url: str) -> None:
     assert not again.incidents()
     assert again.queued() == 1
     again.close()
+
+
+def test_how_far_jobs_are_is_kept(url: str) -> None:
+    archive = Archive(url)
+    rows = course("a\0", START, 20)
+    noted(archive, [*rows, *course("b", START + 1.0, 1)])
+    noted(archive, rows)
+    assert archive.progress("a\0") == rows
+    with archive._reading() as connection:
+        assert journal.course(connection, "a\0", 7) == rows[1::3]
+    assert [one.job for one in archive.jobs()] == ["a\0", "b"]
+    archive.prune(START + 1e9, 3600.0)
+    assert archive.jobs() == []
+    archive.close()
 
 
 def test_what_people_say_is_kept_and_heeded(url: str) -> None:
