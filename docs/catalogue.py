@@ -185,5 +185,63 @@ def _alias(row: Mapping[str, str], reads: Mapping[str, set[str]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+_SYSTEMS = {
+    "training": "Values of training in TensorBoard, MLflow and W&B",
+    "mlflow": "System metrics of MLflow",
+    "wandb": "System metrics of W&B",
+    "nvidia_smi": "Columns of nvidia-smi",
+    "influx": "Measurements and fields of InfluxDB",
+}
+_TAKES = {"value": "", "per_step": "a mean per step", "per_second": "a rate", "axis": "the number of the step"}
+
+
+def imports(rows: Rows) -> str:
+    """Write the table of what the names of other systems become."""
+    intro = (
+        f"What is read of files and servers that are not Prometheus ([how](sources.md#files-of-other-systems)): {len(rows)} "
+        "names, from `rules/tables/imports.csv`. A name is a regular expression that fits the whole; its groups become "
+        "labels. Of several names of one metric the first that is there counts. A folder of extra rules (`--rules-extra`) "
+        "may hold a table of its own, whose rows come first."
+    )
+    parts = ["# Names of other systems", NOTE, intro]
+    for system, title in _SYSTEMS.items():
+        parts += [
+            f"## {title}",
+            "\n".join([
+                "| name | metric | labels | times | taken as | written by |",
+                "|---|---|---|--:|---|---|",
+                *(_import(row) for row in rows if row["system"] == system),
+            ]),
+        ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _import(row: Mapping[str, str]) -> str:
+    factor = "" if row["factor"] == "1" else row["factor"]
+    over = f", over {row['axis']}" if row["axis"] else ""
+    cells = [
+        f"`{_cell(row['name'])}`",
+        f"`{row['metric']}`",
+        _cell(row["labels"]),
+        factor,
+        _TAKES[row["takes"]] + over,
+        _cell(row["note"]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def events(rows: Rows) -> str:
+    """Write the table of events, by id."""
+    lines = ["| id | event | level | layer | meaning | told by |", "|---|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda one: one["event_id"]):
+        cells = [
+            f"`{row['event_id']}`",
+            f"`{row['event']}`",
+            *(_cell(row[one]) for one in ("level", "layer", "meaning", "source")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

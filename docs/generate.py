@@ -3,17 +3,18 @@
     python -m docs.generate            writes them, and removes pages of rules that are gone
     python -m docs.generate --check    exits with 1 where a page differs
 
-It also fills the block of counters in docs/sources.md. A test holds the pages against the rules.
+It also fills the block of counters in docs/sources.md and the table of metrics in docs/exporter.md. A test holds the pages against the rules.
 """
 
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from docs import catalogue, picture
+from docs import catalogue, log_page, picture
 from docs.rule_page import RulePage, cases, index
+from rca.ledger.families import FAMILIES
 from rca.library import Library
-from rca.load import load, shipped, table
+from rca.load import load, phrases, shipped, table
 
 DOCS = Path(__file__).resolve().parent
 COUNTERS = "dcgm-exporter counters file: "
@@ -31,7 +32,11 @@ def pages(library: Library) -> dict[str, str]:
     tables = {path.stem: [row for _, row in table(path)] for path in sorted((shipped() / "tables").glob("*.csv"))}
     written["xid.md"] = catalogue.xids(library, tables["xid"])
     written["dcgm.md"] = catalogue.aliases(library, tables["dcgm_aliases"])
+    written["imports.md"] = catalogue.imports(tables["imports"])
+    written["log-templates.md"] = log_page.text(phrases())
+    written["logs.md"] = events(tables["events"], (DOCS / "logs.md").read_text(encoding="utf-8"))
     written["sources.md"] = counters(library, (DOCS / "sources.md").read_text(encoding="utf-8"))
+    written["exporter.md"] = families((DOCS / "exporter.md").read_text(encoding="utf-8"))
     return dict(sorted(written.items()))
 
 
@@ -41,6 +46,22 @@ def counters(library: Library, page: str) -> str:
     before, begin, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     return before + begin + "".join(f"{line}\n" for line in sorted(lines)) + end + after
+
+
+def families(page: str) -> str:
+    """Return the page of the exporter with the table of the metrics that it makes of logs."""
+    begin, end = "<!-- families -->\n", "<!-- end of families -->\n"
+    head = ["| series | type | means |", "|---|---|---|"]
+    rows = [f"| `{name}` | {one.type} | {one.help} |" for name, one in sorted(FAMILIES.items())]
+    before, _, rest = page.partition(begin)
+    return before + begin + "\n".join([*head, *rows, ""]) + end + rest.partition(end)[2]
+
+
+def events(rows: catalogue.Rows, page: str) -> str:
+    """Return the page of logs with the table of events."""
+    before, begin, rest = page.partition("<!-- events -->\n")
+    _, end, after = rest.partition("\n<!-- end -->\n")
+    return before + begin + catalogue.events(rows) + end + after
 
 
 def stale(written: Mapping[str, str]) -> Iterator[str]:

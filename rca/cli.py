@@ -16,6 +16,8 @@ import click
 
 from rca import __version__, render, terminal
 from rca.errors import ProblemsError, RcaError
+from rca.exporter.flags import exporter
+from rca.logs.flags import logs
 
 if TYPE_CHECKING:
     from rca.inputs import Inputs
@@ -61,10 +63,22 @@ _RULES = (
         help="Settings of this deployment, such as rca.yaml.",
     ),
 )
+_IMPORTS = (
+    click.option("--logs", multiple=True, metavar="PATH", help="Read training logs; repeatable."),
+    click.option("--tensorboard", multiple=True, metavar="DIR", help="Read TensorBoard event files; repeatable."),
+    click.option(
+        "--mlflow", multiple=True, metavar="URI", help="Read an MLflow server, folder or database; repeatable."
+    ),
+    click.option("--wandb", multiple=True, metavar="PATH", help="Read offline runs or exports of W&B; repeatable."),
+    click.option("--nvidia-smi", multiple=True, metavar="CSV", help="Read what nvidia-smi has logged; repeatable."),
+    click.option("--influx", multiple=True, metavar="URL", help="Read InfluxDB, or line protocol files; repeatable."),
+    click.option("--zone", metavar="ZONE", help="Zone of times that tell none  [this machine's]"),
+)
 _INPUTS = (
     click.option("--prometheus", metavar="URL", help="Read a Prometheus server, or one that speaks its API."),
     click.option("--scenario", type=_FILE, metavar="FILE", help="Read a made-up cluster; stands alone."),
     click.option("--recording", type=_FILE, metavar="FILE", help="Read what `rca record` saved; stands alone."),
+    *_IMPORTS,
     click.option(
         "--job",
         envvar="RCA_JOB",
@@ -132,6 +146,7 @@ def diagnose(given: "Inputs", output: str) -> NoReturn:
     \b
       rca diagnose --prometheus http://prometheus:9090
       rca diagnose --prometheus http://prometheus:9090 --job llama-70b --at -2h -o json
+      rca diagnose --nvidia-smi gpus/ --tensorboard runs/llama
       rca diagnose --scenario scenarios/cooling_fault.yaml
     """
     from rca import commands  # noqa: PLC0415 - heavy
@@ -380,6 +395,10 @@ def grafana(
 
     given = Inputs(rules=rules, rules_extra=rules_extra, config=config)
     terminal.say(commands.export_grafana(given, labels, to))
+
+
+rca.add_command(_DEBUG(exporter))
+rca.add_command(_DEBUG(logs))
 
 
 def run(command: click.Command, arguments: Sequence[str]) -> int:

@@ -85,7 +85,8 @@ def check(given: Inputs) -> tuple[Sequence[Problem], str]:
     if loaded.problems or loaded.library is None:
         return loaded.problems, counted(len(loaded.problems), "problem")
     rules, signals = loaded.library.rules, loaded.library.signals
-    return (), f"{counted(len(rules), 'rule')} and {counted(len(signals), 'signal')}, no problem"
+    templates = counted(len(loaded.phrases), "log template")
+    return (), f"{counted(len(rules), 'rule')}, {counted(len(signals), 'signal')} and {templates}, no problem"
 
 
 def check_against(url: str, given: Inputs, step: Step) -> tuple[str, bool]:

@@ -19,6 +19,8 @@ from rca.model import Duration
 from rca.plain import lowered
 
 Workers = Annotated[int, msgspec.Meta(ge=1, le=64)]
+SERVERS = ("prometheus", "mlflow", "influx", "elasticsearch", "loki")
+"""The settings that say how to reach a server."""
 Given = Mapping[str, str | tuple[str, ...]]
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PATH = re.compile(r" - at `\$[^`]*`$")
@@ -123,6 +125,10 @@ class Settings(Written, frozen=True, kw_only=True):
     """
 
     prometheus: Server = Server()
+    mlflow: Server = Server()
+    influx: Server = Server()
+    elasticsearch: Server = Server()
+    loki: Server = Server()
     topology: str = ""
     rules: str = ""
     rules_extra: tuple[str, ...] = ()
@@ -233,13 +239,16 @@ def from_file(path: Path) -> Settings:
     if reading.value is None:
         raise ProblemsError(reading.problems)
     folder, settings = path.parent, reading.value
-    files = {name: str(folder / text) for name, text in _paths(settings.prometheus)}
+    servers = {
+        key: msgspec.structs.replace(server, **{name: str(folder / text) for name, text in _paths(server)})
+        for key, server in ((key, getattr(settings, key)) for key in SERVERS)
+    }
     own = {name: str(folder / text) for name, text in _paths(settings.serve)}
     told = {name: str(folder / text) for name, text in _paths(settings.incidents)}
     rules = {name: str(folder / text) for name, text in _paths(settings)}
     return msgspec.structs.replace(
         settings,
-        prometheus=msgspec.structs.replace(settings.prometheus, **files),
+        **servers,
         serve=msgspec.structs.replace(settings.serve, **own),
         incidents=msgspec.structs.replace(settings.incidents, **told),
         rules_extra=tuple(str(folder / text) for text in settings.rules_extra),
@@ -256,12 +265,12 @@ def _paths(struct: Server | Serving | Keeping | Settings) -> Iterator[tuple[str,
 
 def keys() -> tuple[str, ...]:
     """Return the dotted keys that the environment and flags may set: all but tables, which belong into the file."""
-    inner = [f"prometheus.{name}" for name in Server.__struct_fields__]
+    inner = [f"{server}.{name}" for server in SERVERS for name in Server.__struct_fields__]
     inner += [f"serve.{name}" for name in Serving.__struct_fields__]
     outer = [
         name
         for name in Settings.__struct_fields__
-        if name not in {"prometheus", "labels", "signals", "overrides", "incidents", "serve"}
+        if name not in {*SERVERS, "labels", "signals", "overrides", "incidents", "serve"}
     ]
     return (*inner, *outer)
 

@@ -1,7 +1,7 @@
 """What the flags name: the settings, the rules, the source, and the window of time to look at."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,12 +9,16 @@ import numpy as np
 
 from rca.config import Settings, settle
 from rca.errors import SourceError, UsageError, suggestion
+from rca.imports import Imports
 from rca.library import Library, Source
-from rca.load import Changes, load
+from rca.load import Changes, imports, load, shipped
 from rca.model import Snapshot, Window
 from rca.plain import stamp
-from rca.sources import topology
+from rca.promql import metric_names
+from rca.sources import files, topology
 from rca.sources.assemble import Deployment
+from rca.sources.foreign import Ways, parse_zone, place
+from rca.sources.kept import Kept
 from rca.sources.prometheus import PrometheusSource, PrometheusStore
 from rca.sources.recording import RecordingSource
 from rca.times import parse_duration, parse_time
@@ -34,6 +38,13 @@ class Inputs:
     prometheus: str | None = None
     scenario: Path | None = None
     recording: Path | None = None
+    logs: tuple[str, ...] = ()
+    tensorboard: tuple[str, ...] = ()
+    mlflow: tuple[str, ...] = ()
+    wandb: tuple[str, ...] = ()
+    nvidia_smi: tuple[str, ...] = ()
+    influx: tuple[str, ...] = ()
+    zone: str | None = None
     job: tuple[str, ...] = ()
     at: str | None = None
     window: str | None = None
@@ -57,11 +68,13 @@ class Sight:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source that is open: where it is, and between which times it has samples (asked for only when in need)."""
+    """A source that is open: where it is, and between which times it has samples (asked for only when in need);
+    `server` is the address of the Prometheus in it, if there is one."""
 
     source: Source
     where: str
     extent: Extent
+    server: str = ""
 
 
 def look(given: Inputs, environment: Mapping[str, str], step: Callable[[str], None]) -> Sight:
@@ -70,14 +83,14 @@ def look(given: Inputs, environment: Mapping[str, str], step: Callable[[str], No
     step("reading the rules")
     library = load(*folders(settings), changes(settings, given.config))
     step("opening the source")
-    with opened(given, settings) as source:
+    with opened(given, settings, library, step) as source:
         step(f"reading {source.where}")
         window = choose_window(given, settings, source)
         snapshot = source.source.snapshot(library, window)
         _check_seen(snapshot, window, source)
     _check_steps(snapshot, window)
     _check_jobs(given.job, snapshot)
-    return Sight(library, window, snapshot, source.where if isinstance(source.source, PrometheusSource) else "")
+    return Sight(library, window, snapshot, source.server)
 
 
 def flags(given: Inputs) -> dict[str, str | tuple[str, ...]]:
@@ -107,11 +120,16 @@ def changes(settings: Settings, config: Path | None) -> Changes:
 
 
 @contextmanager
-def opened(given: Inputs, settings: Settings) -> Iterator[Opened]:
-    """Open the one source that is named: a flag beats the environment and the settings, a scenario stands alone."""
-    named = [f"--{flag}" for flag in ("prometheus", "scenario", "recording") if getattr(given, flag)]
-    if len(named) > 1:
-        raise UsageError(f"{' and '.join(named)}: each stands alone, give one of them")
+def opened(given: Inputs, settings: Settings, library: Library, step: Callable[[str], None]) -> Iterator[Opened]:
+    """Open what is named: a flag beats the environment and the settings, a scenario or recording stands alone.
+
+    Files are read at once, and joined with what a server has where `--prometheus` names one too.
+    """
+    alone = [f"--{flag}" for flag in ("scenario", "recording") if getattr(given, flag)]
+    named = [*alone, *(flag for name, flag in files.IMPORTERS.items() if getattr(given, name))]
+    named += ["--prometheus"] if given.prometheus else []
+    if alone and len(named) > 1:
+        raise UsageError(f"{' and '.join(named)}: {alone[0]} stands alone, leave out the others")
     if given.recording is not None:
         if given.topology is not None:
             raise UsageError("--topology: a recording holds what was known when it was made, leave it out")
@@ -122,13 +140,44 @@ def opened(given: Inputs, settings: Settings) -> Iterator[Opened]:
 
         scenario = ScenarioSource(given.scenario, Deployment(_topology(given.topology)))
         yield Opened(scenario, str(given.scenario), lambda: (scenario.world.epoch, scenario.world.end))
+    elif named and named != ["--prometheus"]:
+        with _imported(given, settings, library, step) as found:
+            yield found
     elif settings.prometheus.url:
         with PrometheusStore(settings.prometheus) as store:
-            yield Opened(
-                PrometheusSource(store, deployment(settings)), store.site.url, lambda: store.extent(store.now())
-            )
+            where = store.site.url
+            source = PrometheusSource(store, deployment(settings))
+            yield Opened(source, where, store.extent, where)
     else:
-        raise UsageError("no source: give --prometheus URL, --scenario FILE or --recording FILE")
+        raise UsageError(
+            "no source: give --prometheus URL, --scenario FILE, --recording FILE, or files of other systems: "
+            f"{', '.join(files.IMPORTERS.values())}"
+        )
+
+
+@contextmanager
+def _imported(given: Inputs, settings: Settings, library: Library, step: Callable[[str], None]) -> Iterator[Opened]:
+    """Read the files that are named, and open the server that stands beside them on the command line."""
+    main, extra = folders(settings)
+    known = {name for signal in library.signals.values() for query in signal.queries for name in metric_names(query)}
+    zone = parse_zone("--zone", given.zone) if given.zone else None
+    table = imports([main or shipped(), *extra])
+    ways = Ways(Imports(table, known), zone, settings.mlflow, settings.influx)
+    stores: list[Kept | files.Live] = []
+    for importer, flag in files.IMPORTERS.items():
+        for text in getattr(given, importer):
+            where = place(flag, text)
+            step(f"reading {where.shown}")
+            stores.append(files.read(importer, where, ways))
+    with ExitStack() as stack:
+        server = ""
+        if given.prometheus:
+            store = stack.enter_context(PrometheusStore(settings.prometheus))
+            stores, server = [*stores, store], store.site.url
+        source = files.FilesSource(stores, deployment(settings))
+        source.of_job(given.job[0] if len(given.job) == 1 else "")
+        source.assume_ranks()
+        yield Opened(source, source.where, source.extent, server)
 
 
 def deployment(settings: Settings) -> Deployment:

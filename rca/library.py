@@ -23,7 +23,7 @@ PROGRESS = "job_steps"
 """The signal that says whether a job gets on; what has stood still since before the window is looked at from there."""
 TOLD = (
     "job_step_number", "job_steps", "job_target_steps", "job_tokens", "job_tokens_per_gpu", "job_step_seconds", "job_loss",
-    "job_ranks",
+    "job_gpus",
 )  # fmt: skip
 """The signals that reports tell how far jobs are by, whether a rule reads them or not; none is asked of every GPU."""
 

@@ -16,9 +16,12 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from rca.errors import Problem, ProblemsError, UsageError, suggestion
+from rca.imports import Import
 from rca.library import Entities, Label, Library, Override, Rule, Signal
 from rca.lint import faults, lint, order
 from rca.model import LAYERS
+from rca.phrases import Template
+from rca.phrases import lint as phrase_lint
 from rca.places import Places
 from rca.reader import Reading, decode_file
 
@@ -49,6 +52,7 @@ class Loaded(NamedTuple):
     library: Library | None
     places: Places
     problems: tuple[Problem, ...]
+    phrases: tuple[Template, ...] = ()
 
 
 def load(rules: Path | None = None, extra: Sequence[Path] = (), changes: Changes | None = None) -> Library:
@@ -63,14 +67,53 @@ def load(rules: Path | None = None, extra: Sequence[Path] = (), changes: Changes
 
 
 def check(rules: Path | None = None, extra: Sequence[Path] = (), changes: Changes | None = None) -> Loaded:
-    """Load as `survey` does, and add what `lint` and the runbooks' folder have to say."""
+    """Load as `survey` does, and add the log templates, and what `lint` and the runbooks' folder have to say."""
     loaded = survey(rules, extra, changes)
     main = Path(rules) if rules is not None else shipped()
-    problems = [*loaded.problems]
+    templates, problems = _phrases([main, *(Path(folder) for folder in extra)])
+    problems += loaded.problems
     if loaded.library is not None:
         problems += lint(loaded.library, loaded.places, metric_types(main))
         problems += _runbooks(loaded.library, loaded.places)
-    return Loaded(loaded.library, loaded.places, order(problems))
+        problems += _import_problems([main, *(Path(folder) for folder in extra)])
+    return Loaded(loaded.library, loaded.places, order(problems), templates)
+
+
+def phrases(rules: Path | None = None, extra: Sequence[Path] = ()) -> tuple[Template, ...]:
+    """Return the log-line templates of the shipped rules (or of folder `rules`) and of the folders `extra`, by id.
+
+    Raises ProblemsError with everything that is wrong in any of them, UsageError where a folder does not exist. The
+    examples of shipped templates alone are not run here, which takes some tenths of a second; `check` runs them.
+    """
+    folders = [Path(rules) if rules is not None else shipped(), *(Path(folder) for folder in extra)]
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: not a folder of rules")
+    templates, problems = _phrases(folders, run=rules is not None or bool(extra))
+    if problems:
+        raise ProblemsError(order(problems))
+    return templates
+
+
+def _phrases(folders: Sequence[Path], *, run: bool = True) -> tuple[tuple[Template, ...], list[Problem]]:
+    """Read the log-line templates of some folders, and say what is wrong with them; `run` their examples too."""
+    found = _Found()
+    templates: dict[str, Template] = {}
+    for folder in folders:
+        paths = [path for path in _files(folder) if path.suffix == ".yaml" and path.parent == folder / "logs"]
+        for name, path in ((path.stem, path) for path in paths):
+            if found.add("log", name, f"{path}:1"):
+                reading = decode_file(path, str(path), Template, {"id": name})
+                _keep_lines(reading, ("log", name), found, str(path))
+                if reading.value is not None:
+                    templates[name] = reading.value
+    in_order = tuple(templates[name] for name in sorted(templates))
+    if found.problems or not run:
+        return in_order, found.problems
+    events = folders[0] / "tables" / "events.csv"
+    names = {row.get("event", "") for _, row in table(events)} if events.is_file() else None
+    main = [name for name in templates if Path(found.places["log", name]).parent == folders[0] / "logs"]
+    return in_order, list(phrase_lint(in_order, found.places, names, main))
 
 
 def survey(rules: Path | None = None, extra: Sequence[Path] = (), changes: Changes | None = None) -> Loaded:
@@ -180,6 +223,32 @@ def metric_types(rules: Path | None = None) -> dict[str, str]:
     types = {row["name"]: row["type"] for _, row in table(path)}
     aliases = dcgm_aliases(folder)
     return {other: types[name] for name in types for other, _ in aliases.get(name, ())} | types
+
+
+def imports(folders: Sequence[Path]) -> tuple[Import, ...]:
+    """Return the rows of `tables/imports.csv` of these folders, those of the last folder first.
+
+    Raises ProblemsError with every row that is wrong.
+    """
+    found: list[Import] = []
+    problems = []
+    for path in (folder / "tables" / "imports.csv" for folder in reversed(folders)):
+        for line, row in table(path) if path.is_file() else ():
+            try:
+                found.append(Import.read(row))
+            except ValueError as error:
+                problems.append(Problem(f"{path}:{line}", str(error)))
+    if problems:
+        raise ProblemsError(tuple(problems))
+    return tuple(found)
+
+
+def _import_problems(folders: Sequence[Path]) -> tuple[Problem, ...]:
+    try:
+        imports(folders)
+    except ProblemsError as error:
+        return error.problems
+    return ()
 
 
 def _runbooks(library: Library, places: Places) -> Iterator[Problem]:

@@ -83,7 +83,7 @@ class _Recent:
 
     def _ranks(self, row: int, job: str) -> float:
         """Return how many ranks report, else how many are known."""
-        reporting = self._median("job_ranks", row)
+        reporting = self._median("job_gpus", row)
         table = self._snapshot.tables.get("rank")
         if math.isnan(reporting) and table is not None:
             return float(np.count_nonzero(table.columns["job"] == job)) or math.nan

@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 
 from rca.errors import UsageError
-from rca.library import seconds
+from rca.plain import seconds
 
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d+)?)(Z|z|[+-]\d\d:\d\d)?")
 _BACK = re.compile(r"-\s*(\S+)")

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import networkx as nx
 
-Why: TypeAlias = Literal["silent", "absent", "mismatched", "deadlocked"]
+Why: TypeAlias = Literal["silent", "absent", "behind", "mismatched", "deadlocked"]
 
 
 class Call(NamedTuple):
@@ -45,8 +45,9 @@ class Word(NamedTuple):
 
 class End(NamedTuple):
     """Ranks at which the wait ends: those of one end are in it together, `waiting` others wait for them, `why` tells what
-    is known of them: they left no word (`silent`), they have entered less than the others (`absent`), they are in another
-    operation (`mismatched`), or they wait for each other (`deadlocked`).
+    is known of them: they left no word (`silent`), they have entered less than the others (`absent`), they are in a
+    collective still that the others have left (`behind`), they are in another operation (`mismatched`), or they wait for
+    each other (`deadlocked`).
     """
 
     ranks: tuple[str, ...]
@@ -122,9 +123,10 @@ def _graph(
         for hub, inside in hubs.items():
             there = {rank for rank, call in own.items() if _takes_part(call, hub)}
             missing = everybody - there
-            graph.add_edges_from((rank, hub) for rank in inside)
-            graph.add_edges_from((hub, rank) for rank in missing)
-            if not missing:
+            if missing:
+                graph.add_edges_from((rank, hub) for rank in inside)
+                graph.add_edges_from((hub, rank) for rank in missing)
+            elif inside >= everybody:
                 joined.add(group)
     graph.add_edges_from((word.rank, word.on) for word in words)
     return graph, joined
@@ -145,9 +147,9 @@ def _end(
     hubs = [node for node in behind if isinstance(node, _Hub)]
     groups = tuple(sorted({hub.group for hub in hubs}))
     others = sum(isinstance(node, str) for node in behind)
-    if len(those) == 1 and not any(busy.get(rank) for rank in those):
-        why: Why = "absent" if those <= spoke else "silent"
-        return End(tuple(those), others - 1, why, groups)
+    if len(those) == 1:
+        alone: Why = "behind" if any(busy.get(rank) for rank in those) else "absent" if those <= spoke else "silent"
+        return End(tuple(those), others - 1, alone, groups)
     odd = _odd(calls, those)
     if odd:
         return End(_sorted(odd), others - len(odd), "mismatched", groups)

@@ -1,16 +1,15 @@
 """A `Store` over series in memory: what a server would hold, without the server."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rca.errors import SourceError
 from rca.model import Floats
-from rca.sources.series import Block, Matcher, Selector
+from rca.sources.kept import Kept, Series
+from rca.sources.series import Block, Selector
 
 Samples = Sequence[tuple[float, float]]
-NO_SERVER = "memory: cannot evaluate PromQL, there is no server"
+NO_SERVER = "there is no server behind it"
 END = 1_700_000_400.0
 
 
@@ -45,21 +44,12 @@ class MemoryStore:
         evaluator: Callable[[str, Floats], Block] | None = None,
         said: Sequence[str] = (),
     ) -> None:
-        self.labels = [dict(labels) for labels, _ in held]
-        self.samples = [np.array(samples, dtype=np.float64).reshape(-1, 2) for _, samples in held]
+        self.kept = Kept([_kept(labels, samples) for labels, samples in held], "memory", said)
         self.evaluator = evaluator
-        self.said = tuple(said)
         self.asked: list[Selector] = []
-        self._by_name: dict[str, list[int]] = {}
-        for row, labels in enumerate(self.labels):
-            self._by_name.setdefault(labels["__name__"], []).append(row)
 
     def names(self, start: float, end: float) -> frozenset[str]:
-        return frozenset(
-            labels["__name__"]
-            for labels, samples in zip(self.labels, self.samples, strict=True)
-            if ((samples[:, 0] >= start) & (samples[:, 0] <= end)).any()
-        )
+        return self.kept.names(start, end)
 
     def fetch(self, selectors: Sequence[Selector]) -> Iterator[tuple[int, Block]]:
         self.asked = list(selectors)
@@ -67,31 +57,16 @@ class MemoryStore:
             yield index, self._block(selector)
 
     def evaluate(self, query: str, times: Floats) -> Block:
-        if self.evaluator is None:
-            raise SourceError(NO_SERVER)
-        return self.evaluator(query, times)
+        return self.kept.evaluate(query, times) if self.evaluator is None else self.evaluator(query, times)
 
     def warnings(self) -> tuple[str, ...]:
-        return self.said
+        return self.kept.warnings()
 
     def _block(self, selector: Selector) -> Block:
-        rows = [row for name in selector.names for row in self._by_name.get(name, [])]
-        labels: list[dict[str, str]] = []
-        parts = []
-        for row in rows:
-            if all(fulfils(self.labels[row], matcher) for matcher in selector.matchers):
-                samples = self.samples[row]
-                inside = (samples[:, 0] >= selector.start) & (samples[:, 0] <= selector.end)
-                if inside.any():
-                    labels.append(dict(self.labels[row]))
-                    parts.append(samples[inside])
-        offsets = np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
-        flat = np.concatenate([*parts, np.zeros((0, 2))])
-        return Block(labels, offsets, flat[:, 0].copy(), flat[:, 1].copy())
+        [(_, block)] = self.kept.fetch([selector])
+        return block
 
 
-def fulfils(labels: Mapping[str, str], matcher: Matcher) -> bool:
-    """Say whether labels fulfil a matcher as Prometheus has it."""
-    value = labels.get(matcher.label, "")
-    hit = value == matcher.value if matcher.op in ("=", "!=") else re.fullmatch(matcher.value, value) is not None
-    return hit == (matcher.op in ("=", "=~"))
+def _kept(labels: Mapping[str, str], samples: Samples) -> Series:
+    times, values = np.array(samples, dtype=np.float64).reshape(-1, 2).T
+    return Series(labels, times, values)

@@ -40,6 +40,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def is_free(port: int) -> bool:
+    """Say whether nobody listens on a loopback port just now."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
 def backfill(openmetrics: Path, data: Path) -> None:
     """Write an OpenMetrics file into blocks; a server reads them when it starts."""
     command = [binary("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(openmetrics), str(data)]
@@ -210,6 +216,9 @@ class Request(BaseHTTPRequestHandler):
     server: Listener
 
     def do_POST(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
         self._serve()
 
     def do_GET(self) -> None:

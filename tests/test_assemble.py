@@ -301,7 +301,7 @@ def test_what_has_no_plan_is_evaluated_by_the_server() -> None:
     assert snapshot.absent == {"y": "no series gone on the server"}
     assert any("gaps under 5 minutes are invisible" in text for text in snapshot.warnings)
     without_server = read(MemoryStore(held), given)
-    assert without_server.absent["x"] == NO_SERVER
+    assert NO_SERVER in without_server.absent["x"]
 
 
 def test_a_query_that_is_no_promql() -> None:

@@ -53,3 +53,15 @@ def test_a_page_is_measured_from_report_to_screen():
     text = printed("bench_page.py")
     assert re.search(r"^page of 640 ranks, \d+ kB, [1-9] maps$", text, re.MULTILINE)
     assert re.search(r"^\d+\.\d\d s in all, \d+\.\d\d of diagnose\(\); under 3 s: (ok|missed)$", text, re.MULTILINE)
+
+
+def test_a_slice_of_logs_is_measured_against_grep():
+    text = printed("bench_logs_slice.py", "--layout", "nodes")
+    assert len(re.findall(r"^ +\d+\.\d\d s .* GiB +\d+\.\d+   rank (?:7|1000): right$", text, re.MULTILINE)) == 2
+
+
+def test_reading_logs_is_measured_against_grep():
+    text = printed("bench_logs.py")
+    assert "grep finds 1,515 of steps: right" in text
+    assert re.search(r"^ratio of the best \d+\.\d\d, target 2\.0 x  (ok|missed)$", text, re.MULTILINE)
+    assert re.search(r"^memory grows by \d+ MiB$", text, re.MULTILINE)

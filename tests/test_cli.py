@@ -140,9 +140,9 @@ def test_output_from_the_environment(rca, recorded: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("case", [
-    ([], 2, "no source: give --prometheus URL, --scenario FILE or --recording FILE"),
-    (["--scenario", "SMALL", "--recording", "REC"], 2, "--scenario and --recording: each stands alone"),
-    (["--scenario", "SMALL", "--prometheus", "http://x"], 2, "--prometheus and --scenario: each stands alone"),
+    ([], 2, "no source: give --prometheus URL, --scenario FILE, --recording FILE, or files"),
+    (["--scenario", "SMALL", "--recording", "REC"], 2, "--scenario and --recording: --scenario stands alone"),
+    (["--scenario", "SMALL", "--prometheus", "http://x"], 2, "--scenario and --prometheus: --scenario stands alone"),
     (["--scenario", "nowhere.yaml"], 2, "File 'nowhere.yaml' does not exist"),
     (["--recording", "SMALL"], 4, "is no whole recording"),
     (["--recording", "REC", "--window", "5m"], 2, "leave out --at, --window and --baseline"),

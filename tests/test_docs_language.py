@@ -15,6 +15,7 @@ from rca.errors import Problem, ProblemsError
 from rca.inputs import changes
 from rca.load import check, dcgm_aliases, load, metric_types
 from rca.model import Window
+from rca.phrases.template import Pattern, Template
 from rca.physics import written
 from rca.plain import percent
 from rca.sources import scenario, topology
@@ -164,6 +165,7 @@ def test_combinations_of_conditions_are_told():
         ("rule-language.md", "Keys of a rule", (library.Rule,)),
         ("rule-language.md", "Keys of an effect", (library.Effect,)),
         ("rule-language.md", "Signals", (library.Signal, library.Derived)),
+        ("rule-language.md", "Log templates", (Template, Pattern)),
         ("rule-language.md", "Overrides", (library.Override,)),
         ("sources.md", "Reaching the server", (config.Server,)),
         ("serve.md", "Settings", (config.Serving,)),

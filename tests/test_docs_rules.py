@@ -10,7 +10,7 @@ from small_library import entities, signal
 from docs import catalogue, generate, picture, rule_page, words
 from rca import detectors
 from rca.library import Effect, Library, Rule
-from rca.load import load
+from rca.load import load, phrases, shipped, table
 
 LIBRARY = load()
 PAGES = generate.pages(LIBRARY)
@@ -157,6 +157,9 @@ def test_the_tables_are_whole():
     assert len(re.findall(r"^\| \d+ \|", PAGES["xid.md"], re.MULTILINE)) > 100
     assert len(re.findall(r"^\| `DCGM_", PAGES["dcgm.md"], re.MULTILINE)) > 300
     assert "| 79 | GPU has fallen off the bus" in PAGES["xid.md"]
+    rows = [row for _, row in table(shipped() / "tables" / "imports.csv")]
+    assert len(re.findall(r"^\| `", PAGES["imports.md"], re.MULTILINE)) == len(rows)
+    assert "| `lm[ _]loss` | `train_loss` | loss=lm |  |  | Megatron-LM |" in PAGES["imports.md"]
 
 
 # the picture
@@ -165,6 +168,13 @@ def test_the_tables_are_whole():
 def boxes(svg: str) -> list[tuple[int, int, int, int]]:
     found = ElementTree.fromstring(svg).iter(f"{SVG}rect")
     return [tuple(int(one.get(key)) for key in ("x", "y", "width", "height")) for one in found if one.get("rx") == "4"]
+
+
+def test_every_log_template_is_told_with_its_lines():
+    page = PAGES["log-templates.md"]
+    for template in phrases():
+        assert f"### {template.id}\n" in page
+        assert all(one.line.rstrip() in page for one in template.examples), template.id
 
 
 def test_the_picture_holds_every_rule_and_nothing_overlaps():

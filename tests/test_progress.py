@@ -72,7 +72,7 @@ def test_what_is_told_is_of_the_last_five_minutes() -> None:
             "job_step_seconds": [9.0] * 20 + [4.0] * lately,
             "job_loss": [3.0] * 20 + [2.0] * lately,
             "job_tokens_per_gpu": [1.0] * lately,
-            "job_ranks": [7.0, 8.0, 8.0],
+            "job_gpus": [7.0, 8.0, 8.0],
             "job_tokens": [808.0],
         }
     )

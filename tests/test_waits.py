@@ -96,3 +96,8 @@ def test_numbers_are_compared_in_one_communicator_only():
     waits = trace(calls, [], groups)
     assert [end.ranks for end in waits.ends] == [("3",)]
     assert waits.joined == ("a",)
+
+
+def test_a_rank_that_is_left_in_a_collective_is_behind():
+    calls = [Call(str(rank), "world", 8, 7) for rank in range(7)] + [Call("7", "world", 7, 6)]
+    assert trace(calls, [], WORLD).ends == (End(("7",), 7, "behind", ("world",)),)

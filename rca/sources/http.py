@@ -168,6 +168,21 @@ class Adapter(HTTPAdapter):
         return response
 
 
+class Api(NamedTuple):
+    """What kind of server is spoken to: its name, the setting that says how to reach it, and what its base URL may lack."""
+
+    name: str
+    setting: str
+    hint: str
+
+
+PROMETHEUS = Api(
+    "a Prometheus",
+    "prometheus",
+    "set the base URL with its path (Mimir: /prometheus, VictoriaMetrics cluster: /select/0/prometheus)",
+)
+
+
 @dataclass(frozen=True)
 class Site:
     """A server that is spoken to: its base URL without credentials, how we log in, and until when we wait."""
@@ -175,6 +190,7 @@ class Site:
     url: str
     login: Login
     deadline: Deadline
+    api: Api = PROMETHEUS
 
     def late(self, what: str) -> SourceError:
         """Return the error for an answer that did not come in time."""
@@ -221,13 +237,12 @@ class Site:
             )
         if status == 404:
             raise SourceError(
-                f"{self.url}: 404 {_reason(response)} for {urlsplit(response.url).path}, set the base URL with its path"
-                " (Mimir: /prometheus, VictoriaMetrics cluster: /select/0/prometheus)"
+                f"{self.url}: 404 {_reason(response)} for {urlsplit(response.url).path}{_because(body)}, {self.api.hint}"
             )
         if status != 200:
             raise SourceError(f"{self.url}: {status} {_reason(response)}: {said(body)} (asked for {_asked(response)})")
         if not body:
-            raise SourceError(f"{self.url}: the answer is empty where JSON belongs, is this a Prometheus server")
+            raise SourceError(f"{self.url}: the answer is empty where JSON belongs, is this {self.api.name} server")
 
 
 class Job(NamedTuple, Generic[T]):
@@ -294,16 +309,17 @@ def _next(done: "queue.SimpleQueue[tuple[int, T]]", site: Site, open_jobs: list[
         raise site.late(open_jobs[0] + more) from None
 
 
-def connect(server: config.Server) -> tuple[requests.Session, Site]:
-    """Open a session to a server; its deadline starts now.
+def connect(server: config.Server, api: Api = PROMETHEUS, scheme: str = "Bearer") -> tuple[requests.Session, Site]:
+    """Open a session to a server; its deadline starts now. `scheme` is what stands before a token.
 
     Raises UsageError where no URL is given and ProblemsError where a file of the settings cannot be used.
     """
     if not server.url:
-        raise UsageError("prometheus.url: no server is named, write for example http://prometheus:9090")
+        raise UsageError(f"{api.setting}.url: no server is named, write for example http://prometheus:9090")
     parts = urlsplit(server.url)
     url = config.without_password(server.url).rstrip("/")
-    site = Site(url, _login(server, parts.username, parts.password), Deadline.after(seconds(server.timeout)))
+    login = _login(server, parts.username, parts.password, scheme)
+    site = Site(url, login, Deadline.after(seconds(server.timeout)), api)
     session = requests.Session()
     session.headers.update({"Accept-Encoding": "identity", "User-Agent": f"rca/{__version__}", **server.headers})
     session.auth = site.login
@@ -314,10 +330,10 @@ def connect(server: config.Server) -> tuple[requests.Session, Site]:
     return session, site
 
 
-def _login(server: config.Server, user: str | None, password: str | None) -> Login:
+def _login(server: config.Server, user: str | None, password: str | None, scheme: str) -> Login:
     if server.bearer_token_file:
         token = config.secret(server.bearer_token_file, "the bearer token")
-        return Login(f"Bearer {token}", f"the bearer token of {server.bearer_token_file} was not accepted, renew it")
+        return Login(f"{scheme} {token}", f"the bearer token of {server.bearer_token_file} was not accepted, renew it")
     if server.username:
         secret = config.secret(server.password_file, "the password")
         words = f"user {server.username} with the password of {server.password_file} was not accepted, check both"
@@ -361,7 +377,8 @@ def asked(request: requests.PreparedRequest) -> str:
     'up[5m]'
     """
     body = request.body.decode(errors="replace") if isinstance(request.body, bytes) else request.body
-    query = parse_qs(body).get("query") if isinstance(body, str) else None
+    form = parse_qs(body) if isinstance(body, str) else {}
+    query = form.get("query", form.get("q"))
     return shortened(query[0]) if query else urlsplit(request.url or "").path
 
 
@@ -370,9 +387,10 @@ def _asked(response: requests.Response) -> str:
 
 
 class _Refusal(msgspec.Struct):
-    """The part of an API answer that says what went wrong."""
+    """The part of an API answer that says what went wrong, whichever of the two an API calls it."""
 
-    error: str
+    error: str = ""
+    message: str = ""
 
 
 def said(body: bytes) -> str:
@@ -382,10 +400,16 @@ def said(body: bytes) -> str:
     'no such function'
     """
     try:
-        text = msgspec.json.decode(body, type=_Refusal).error
+        refusal = msgspec.json.decode(body, type=_Refusal)
+        text = refusal.error or refusal.message
     except msgspec.DecodeError:
         text = body[:1000].decode(errors="replace")
     return shortened(text) or "no reason given"
+
+
+def _because(body: bytes) -> str:
+    """Return the reason that a JSON answer gives, in front of which a colon belongs; nothing for all else."""
+    return f": {said(body)}" if body[:1] == b"{" and said(body) != "no reason given" else ""
 
 
 def shortened(text: str, width: int = 200) -> str:

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
-import numpy as np
 import requests
 from prometheus_api_client import PrometheusConnect
 
@@ -24,6 +23,7 @@ from rca.library import Library
 from rca.model import Floats, Snapshot, Window, seconds
 from rca.sources import http, matrix
 from rca.sources.assemble import Deployment, assemble
+from rca.sources.blocks import nothing
 from rca.sources.labels import Pool
 from rca.sources.series import Block, Matcher, Selector
 
@@ -144,7 +144,7 @@ class PrometheusStore:
         jobs = [http.Job(written(selector), partial(self._raw, selector)) for selector in selectors]
         for index, pieces in http.in_parallel(jobs, self._workers, self.site):
             blocks = [matrix.clipped(self._decoded(piece.body), piece.first, piece.last) for piece in pieces]
-            yield index, matrix.joined(blocks) if blocks else _nothing()
+            yield index, matrix.joined(blocks) if blocks else nothing()
 
     def evaluate(self, query: str, times: Floats) -> Block:
         """Evaluate PromQL at evenly spaced times; a long grid is asked for in pieces."""
@@ -152,20 +152,21 @@ class PrometheusStore:
         pieces = [times[at : at + MAX_POINTS] for at in range(0, len(times), MAX_POINTS)]
         jobs = [http.Job(http.shortened(query), partial(self._range, query, piece, step)) for piece in pieces]
         blocks = dict(http.in_parallel(jobs, self._workers, self.site))
-        return matrix.joined([blocks[index] for index in range(len(pieces))]) if pieces else _nothing()
+        return matrix.joined([blocks[index] for index in range(len(pieces))]) if pieces else nothing()
 
     def warnings(self) -> tuple[str, ...]:
         """Return what the server has said about its answers so far, sorted."""
         with self._lock:
             return tuple(sorted(f"{self.site.url}: {http.shortened(note, 400)}" for note in self._notes))
 
-    def extent(self, now: float) -> tuple[float, float] | None:
+    def extent(self, now: float | None = None) -> tuple[float, float] | None:
         """Return the times between which the server has samples, None where it has none before `now` or cannot tell.
 
         Found by halving intervals with the question for metric names, some fifty small requests, so ask only to
         explain an empty answer. The ends are exact to a second inside the server's open block, to a block's ends
         elsewhere. VictoriaMetrics cannot tell: it looks at no times when an interval is long.
         """
+        now = self.now() if now is None else now
         if not self.names(0.0, now) or self.names(0.0, 1.0):
             return None
         oldest = _edge(lambda time: not self.names(0.0, time), now)
@@ -287,7 +288,3 @@ def _edge(empty: Callable[[float], bool], full: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if empty(middle) else (low, middle)
     return high
-
-
-def _nothing() -> Block:
-    return Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))

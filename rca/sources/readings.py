@@ -7,6 +7,7 @@ import numpy as np
 from rca.library import Entities, Library
 from rca.plain import natural
 from rca.sources.asking import HOSTS, UPLINKS, Questions
+from rca.sources.blocks import nothing
 from rca.sources.expressions import Sampled
 from rca.sources.grid import Ints
 from rca.sources.identity import Reader, rewritten
@@ -55,13 +56,12 @@ class Readings:
     def world(self, series: Mapping[int, Sampled], topology: Topology) -> World:
         """Collect what tables are built from; its readings grow with later answers."""
         infos = {name: series[number].block for name, number in self._asked.infos.items() if number in series}
-        nowhere = Block([], np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0))
         ranks = [self._asked.infos[name] for name in self._entities.rank_info if name in self._asked.infos]
         return World(
             seen={kind: reader.seen for kind, reader in self.readers.items()},
             infos=[one for number in ranks for one in self._infos.get(number, ())],
-            hosts=_hosts(self._entities, infos.get(HOSTS, nowhere)),
-            uplinks=uplinks(infos.get(UPLINKS, nowhere).labels),
+            hosts=_hosts(self._entities, infos.get(HOSTS, nothing())),
+            uplinks=uplinks(infos.get(UPLINKS, nothing()).labels),
             active=_active(series, self.codes),
             topology=topology,
         )

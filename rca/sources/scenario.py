@@ -1,7 +1,6 @@
 """A scenario file as a source: the simulated cluster answers like a server that has scraped it."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from rca.physics.check import problems
 from rca.physics.world import Metric, World, simulate
 from rca.physics.written import Scenario
 from rca.sources.assemble import Deployment, assemble
-from rca.sources.series import Block, Matcher, Selector
+from rca.sources.blocks import appended, matching
+from rca.sources.series import Block, Selector
 
 
 def read(path: Path) -> Scenario:
@@ -51,7 +51,7 @@ class ScenarioStore:
         """Yield the blocks of selectors in their order."""
         for index, selector in enumerate(selectors):
             metrics = [self.world.metrics[name] for name in selector.names if name in self.world.metrics]
-            yield index, _joined([_cut(metric, selector) for metric in metrics])
+            yield index, appended([_cut(metric, selector) for metric in metrics])
 
     def evaluate(self, query: str, times: Floats) -> Block:  # noqa: ARG002 - the protocol of a store
         """Refuse: there is no server that could evaluate PromQL."""
@@ -85,7 +85,7 @@ class ScenarioSource:
 
 def _cut(metric: Metric, selector: Selector) -> Block:
     """Return the series of one metric that a selector matches, within its times."""
-    rows = _matching(metric.labels, selector.matchers)
+    rows = matching(metric.labels, selector.matchers)
     times = metric.times[rows]
     there = metric.there[rows] & (times >= selector.start) & (times <= selector.end)
     counts = there.sum(axis=1)
@@ -93,27 +93,3 @@ def _cut(metric: Metric, selector: Selector) -> Block:
     offsets = np.concatenate(([0], np.cumsum(counts[filled]))).astype(np.int64)
     labels = [metric.labels[rows[index]] for index in filled.tolist()]
     return Block(labels, offsets, times[there], metric.values[rows][there])
-
-
-def _matching(labels: Sequence[Mapping[str, str]], matchers: Sequence[Matcher]) -> list[int]:
-    """Return which label sets fulfil all matchers; a label that is not there counts as empty."""
-    rows = list(range(len(labels)))
-    for label, op, value in matchers:
-        values = {labels[row].get(label, "") for row in rows}
-        if op in ("=", "!="):
-            hit = {other for other in values if other == value}
-        else:
-            hit = {other for other in values if re.fullmatch(value, other)}
-        wanted = hit if op in ("=", "=~") else values - hit
-        rows = [row for row in rows if labels[row].get(label, "") in wanted]
-    return rows
-
-
-def _joined(blocks: Sequence[Block]) -> Block:
-    """Return one block of blocks of different metrics."""
-    counts = [np.diff(block.offsets) for block in blocks]
-    offsets = np.concatenate(([0], np.cumsum(np.concatenate([*counts, np.zeros(0, np.int64)])))).astype(np.int64)
-    labels = [label for block in blocks for label in block.labels]
-    times = np.concatenate([*(block.times for block in blocks), np.zeros(0)])
-    values = np.concatenate([*(block.values for block in blocks), np.zeros(0)])
-    return Block(labels, offsets, times, values)

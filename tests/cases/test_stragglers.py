@@ -20,7 +20,7 @@ HARDWARE = {"physical", "resource"}
 @cache
 def report(cases: Path, name: str) -> Report:
     store, end = watched(read(cases / "straggler" / f"trace-{name}.parquet", name, REPEATS[name]))
-    earliest = float(store.samples[0][0, 0])
+    earliest, _ = store.kept.extent() or (end, end)
     library = load()
     return diagnose(library, assemble(store, library.in_use(), Window(max(earliest, end - LONGEST), end, 0.0)))
 

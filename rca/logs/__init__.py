@@ -1,0 +1,1 @@
+"""`rca logs`: what each rank was doing."""

@@ -1,0 +1,147 @@
+"""Timers as Megatron-LM and DeepSpeed print them: in one line, or in a block of lines after a heading.
+
+Sources: `megatron/core/timers.py` (`minmax`, `max`, `all`; milliseconds, the mean of a step since the last block),
+v2.5's `timers.log` in one line, DeepSpeed's `wall_clock_breakdown`. Old versions print maxima under the heading of
+pairs, so the value decides, not the heading.
+"""
+
+import re
+
+from rca.parsers.keys import MICRO, ONCE, phase_of
+from rca.parsers.record import Fields, Record, number
+
+HEADING = b"across ranks (ms):"
+_TITLE = re.compile(rb"(?:^|\s{2})([a-zA-Z][\w/-]*):\s*$")
+_RANK = re.compile(rb"(?:^|\s{2})rank +(\d+): *([-+.\deE]+)\s*$")
+_NAMES = 4096
+_PATIENCE = 4
+"""So many lines of others may stand between two entries of a block: ranks write at the same time."""
+
+
+class TimerBlock:
+    """The lines after a heading, as long as they are timers."""
+
+    def __init__(self, names: "Names") -> None:
+        self._names = names
+        self._patience = _PATIENCE
+        self._timer = ""
+        self._found: dict[tuple[str, str | None], dict[str, float]] = {}
+
+    def take(self, line: bytes) -> bool:
+        """Say whether a line is an entry of the block, and keep what it says.
+
+        >>> block = TimerBlock(Names())
+        >>> block.take(b"    forward-compute ......................: (1250.00, 1500.00)"), block.take(b"hello")
+        (True, False)
+        >>> [(record.kind, record.fields) for record in block.records()]
+        [('phase_min', {'forward_compute': 1.25}), ('phase_max', {'forward_compute': 1.5})]
+        """
+        if self._entry(line) or self._of_rank(line):
+            self._patience = _PATIENCE
+            return True
+        self._patience -= 1
+        return False
+
+    def _entry(self, line: bytes) -> bool:
+        """Take `name ....: (least, greatest)` or `name ....: greatest`."""
+        head, colon, value = line.rpartition(b": ")
+        name = self._names.get(head) if colon else ""
+        if not name:
+            return False
+        least, comma, greatest = value.strip(b" ()\r").partition(b", ")
+        if comma:
+            self._keep(name, "phase_min", None, least)
+        self._keep(name, "phase_max", None, greatest if comma else least)
+        return True
+
+    def _of_rank(self, line: bytes) -> bool:
+        """Take `name:`, and `rank 0: value` after it."""
+        if b"rank " in line:
+            match = _RANK.search(line)
+            if match and self._timer:
+                self._keep(self._timer, "phase", match[1].decode(), match[2])
+                return True
+        elif line.rstrip().endswith(b":"):
+            match = _TITLE.search(line)
+            if match and known(match[1].decode()):
+                self._timer = match[1].decode()
+                return True
+        return False
+
+    @property
+    def looking(self) -> bool:
+        """Say whether the next lines may be entries; later ones are looked at where they are found by their dots."""
+        return self._patience > 0
+
+    def records(self) -> list[Record]:
+        """Return what the block says, a record for each kind and rank."""
+        return [Record(kind, None, rank, fields) for (kind, rank), fields in self._found.items()]
+
+    def _keep(self, timer: str, kind: str, rank: str | None, text: bytes) -> None:
+        value = number(text)
+        if value is None:
+            return
+        if timer.removesuffix("-time") in ONCE or timer in ONCE:
+            if kind != "phase_min":
+                found = self._found.setdefault(("once", None), {})
+                phase = ONCE.get(timer) or ONCE[timer.removesuffix("-time")]
+                found[phase] = max(found.get(phase, 0.0), value * 1e-3)
+        elif phase := phase_of(timer):
+            self._found.setdefault((kind, rank), {})[phase] = value * 1e-3
+
+
+def one_line(line: bytes, at: int) -> list[Record]:
+    """Read `time (ms) | name: value | ...`, whose timers are those of the rank that prints.
+
+    >>> [(one.kind, one.fields) for one in one_line(b"time (ms) | forward-compute: 1250.00 | optimizer: 50.0", 0)]
+    [('phase', {'forward_compute': 1.25, 'optimizer': 0.05})]
+    """
+    kinds: dict[str, dict[str, float]] = {"phase": {}, "micro_phase": {}, "once": {}}
+    for part in line[at:].split(b"|")[1:]:
+        key, _, text = part.partition(b":")
+        name, value = key.strip().decode(errors="replace"), number(text)
+        if value is None:
+            continue
+        for kind, phase in (("micro_phase", MICRO.get(name)), ("once", ONCE.get(name)), ("phase", phase_of(name))):
+            if phase:
+                kinds[kind][phase] = value * 1e-3
+                break
+    return [Record(kind, None, None, _fields(found)) for kind, found in kinds.items() if found]
+
+
+def _fields(found: dict[str, float]) -> Fields:
+    return dict(found)
+
+
+def known(timer: str) -> bool:
+    """Say whether a timer is one that Megatron has; others are timers where their line has the form of an entry."""
+    plain = timer.removesuffix("-time")
+    return bool(phase_of(timer)) or timer in ONCE or plain in ONCE or "-" in timer
+
+
+class Names:
+    """What stands before a number, to the timer that it names; the same few come again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, str] = {}
+
+    def get(self, head: bytes) -> str:
+        """Return the timer of an entry without what a launcher puts in front; empty where it is none.
+
+        >>> names = Names()
+        >>> (
+        ...     names.get(b"vm-07-14:     load-checkpoint ....."),
+        ...     names.get(b"0:     optimizer ...."),
+        ...     names.get(b"hello world"),
+        ... )
+        ('load-checkpoint', 'optimizer', '')
+        """
+        name = self._known.get(head)
+        if name is None:
+            if not head.endswith((b".", b" ")):
+                return ""
+            text = head.rstrip(b" .").rpartition(b"  ")[2].strip().decode(errors="replace")
+            name = text if known(text) or "setup" in text else ""
+            if name and len(self._known) < _NAMES:
+                self._known[head] = name
+        return name
