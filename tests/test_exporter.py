@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import requests
 import servers
+import structlog
 from click.testing import CliRunner
 from own_process import PROGRAM, Own, awaited
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +37,13 @@ STEP = (
     "loss scale: 1.0 | grad norm: 0.500 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
 )
 TIMERS = "(min, max) time across ranks (ms):\n    forward-backward ...............................: (400.00, 500.00)\n"
+
+
+@pytest.fixture(autouse=True)
+def log() -> Iterator[None]:
+    """Let nobody else log to where a command of these tests did."""
+    yield
+    structlog.reset_defaults()
 
 
 def step(number: int, ms: float = 500.0, loss: float = 2.0) -> str:

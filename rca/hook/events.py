@@ -9,7 +9,6 @@ The table is read when the first event is asked for, not before.
 
 import csv
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,9 +34,9 @@ class Event(NamedTuple):
 @cache
 def table() -> dict[str, Event]:
     """Return all events by name; none where the table was not brought along."""
-    package = resources.files("rca")
-    for folder in (package / "rules", Path(str(package)).parent / "rules"):
-        path = folder / "tables" / "events.csv"
+    package = Path(__file__).resolve().parents[1]  # nothing is imported here: a fork may come in between
+    for folder in (package, package.parent):
+        path = folder / "rules" / "tables" / "events.csv"
         if path.is_file():
             rows = csv.DictReader(line for line in path.read_text(encoding="utf-8").splitlines() if line[:1] != "#")
             events = (Event(row["event_id"], row["event"], *(row[one] for one in Event._fields[2:])) for row in rows)
