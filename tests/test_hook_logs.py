@@ -356,3 +356,33 @@ def test_every_event_that_the_code_speaks_of_is_in_the_table():
     }
     assert {"TRAIN_STEP", "CHECKPOINT_SAVE", "RERUN_MISMATCH"} <= named | {"CHECKPOINT_SAVE"}
     assert named <= set(events.table())
+
+
+class Mute:
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    __repr__ = __str__
+
+
+def test_objects_that_cannot_say_what_they_are_stop_nothing(log):
+    deep: list = []
+    for _ in range(3000):
+        deep = [deep]
+    loop: dict = {}
+    loop["again"] = loop
+    for value in (Mute(), deep, loop, "\ud800", b"\xff", 10**5000, {Mute(): 1}):
+        log.info("x", extra={"event": "TRAIN_STEP", "data": {"v": value}})
+    log.info("%s", Mute())
+    log.info(Mute())
+    log.info("a %d", "b")
+    log.info("e", extra={"event": Mute(), "data": 7})
+    found = written(log)
+    assert len(found) == 11
+    assert found[0]["extra"] == {"v": "<Mute>"}
+    assert [line["message"] for line in found[7:]] == ["%s <tuple>", "<Mute> ()", "a %d ('b',)", "e"]
+    assert found[-1]["event"] == "<Mute>"
+    [handler] = log.handlers
+    assert handler.dropped == 0

@@ -111,7 +111,7 @@ def unscripted(text: str) -> str:
     return text.replace(SCRIPT, "")
 
 
-def test_from_the_list_to_the_incident_with_its_drawings(page: Page, url: str, works: Backend) -> None:
+def test_from_the_list_to_the_incident_with_its_drawings(url: str, page: Page, works: Backend) -> None:
     page.goto(url)
     assert page.url == f"{url}/incidents"
     page.get_by_role("link", name="gpu_thermal_throttling").click()
@@ -126,7 +126,7 @@ def test_from_the_list_to_the_incident_with_its_drawings(page: Page, url: str, w
     assert page.url == f"{url}/api/v1/reports/{incident.report}"
 
 
-def test_the_list_is_filtered_and_can_be_bookmarked(page: Page, url: str) -> None:
+def test_the_list_is_filtered_and_can_be_bookmarked(url: str, page: Page) -> None:
     page.goto(f"{url}/incidents")
     page.get_by_label("node").fill("node-07")
     page.get_by_label("state").select_option("open")
@@ -178,7 +178,7 @@ def other(number: int) -> Report:
     return msgspec.structs.replace(ILL, causes=[msgspec.structs.replace(ILL.causes[0], entity=place)])
 
 
-def test_the_list_keeps_itself_up_to_date(alive: Page, url: str, works: Backend) -> None:
+def test_the_list_keeps_itself_up_to_date(url: str, alive: Page, works: Backend) -> None:
     alive.goto(f"{url}/incidents?state=open")
     assert alive.locator("tbody tr").count() == 1
     alive.get_by_text("The list keeps itself up to date.").wait_for()
@@ -265,7 +265,7 @@ def test_a_recording_can_be_fetched(url: str, works: Backend, seen: tuple[Report
     assert refused(get(url, "/api/v1/recordings/nowhere"))[0] == 404
 
 
-def test_a_job_is_shown_with_its_progress_and_its_incidents(page: Page, url: str, works: Backend) -> None:
+def test_a_job_is_shown_with_its_progress_and_its_incidents(url: str, page: Page, works: Backend) -> None:
     page.goto(f"{url}/incidents")
     page.get_by_role("link", name="llama-70b").click()
     assert page.url == f"{url}/jobs/llama-70b"
@@ -297,7 +297,7 @@ def test_a_job_of_any_name_has_a_page(page: Page, tmp_path: Path, library: Libra
         assert page.url == f"{url}/status"
 
 
-def test_rules_are_told_with_when_they_fired_and_what_they_lack(page: Page, url: str, works: Backend) -> None:
+def test_rules_are_told_with_when_they_fired_and_what_they_lack(url: str, page: Page, works: Backend) -> None:
     page.goto(f"{url}/rules")
     assert page.get_by_text("Nobody has looked yet").is_visible()
     works.metrics.saw(Look(3.0, 0.0, {"nic_down": ("nic_state", "nic_errors")}))
@@ -355,7 +355,7 @@ def test_diagnoses_of_people_and_programs_are_few_together(tmp_path: Path, libra
         first.join(10)
 
 
-def test_the_state_of_source_and_server_is_told(page: Page, url: str, works: Backend) -> None:
+def test_the_state_of_source_and_server_is_told(url: str, page: Page, works: Backend) -> None:
     def told() -> dict[str, str]:
         page.goto(f"{url}/status")
         return dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts(), strict=True))

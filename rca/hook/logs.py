@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,7 +104,13 @@ class JsonLines(logging.Handler):
         if self._closed or self._queue.qsize() >= full:
             self._refused += 1
             return
-        self._queue.put(line(record))
+        told = None
+        with suppress(Exception):  # of any kind: what is logged is other people's, and training goes on
+            told = line(record)
+        if told is None:
+            self._refused += 1
+            return
+        self._queue.put(told)
         if self._thread is None:
             self._start()
 
@@ -221,10 +228,9 @@ def line(record: logging.LogRecord) -> Line:
 
     `extra={"event": ..., "data": {...}}` names the event and its fields; other fields of `extra` come along.
     """
-    try:
+    message = f"{_said(record.msg)} {_said(record.args)}"
+    with suppress(Exception):  # arguments that do not fit, or do not know what they are
         message = record.getMessage()
-    except (TypeError, ValueError, KeyError):
-        message = f"{record.msg} {record.args}"
     held = vars(record)
     extra = {name: value for name, value in held.items() if name not in _OWN}
     data = held.get("data")
@@ -232,7 +238,7 @@ def line(record: logging.LogRecord) -> Line:
     if record.exc_info and record.exc_info[0] is not None:
         extra["exception"] = logging.Formatter().formatException(record.exc_info)[-_LONGEST:]
     level = _LEVELS.get(record.levelname, record.levelname)
-    return Line(record.created, level, str(held.get("event") or PLAIN), message[:_LONGEST], extra)
+    return Line(record.created, level, _said(held.get("event") or PLAIN), message[:_LONGEST], _plain(extra))
 
 
 def text(one: Line, rank: int) -> str:
@@ -245,7 +251,7 @@ def text(one: Line, rank: int) -> str:
     fields = {
         "timestamp": _stamp(one.time), "rank": rank, "level": one.level,
         "event": known.name if known is not None else one.event, "event_id": known.id if known is not None else None,
-        "message": one.message, "extra": _plain(one.extra),
+        "message": one.message, "extra": one.extra,
     }  # fmt: skip
     try:
         return _dumped(fields)
@@ -270,13 +276,18 @@ def _plain(value: object, depth: int = 0) -> Any:  # noqa: ANN401 - what JSON ca
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping) and depth < 8:
-        return {str(name): _plain(one, depth + 1) for name, one in list(value.items())[:1000]}
+        return {_said(name): _plain(one, depth + 1) for name, one in list(value.items())[:1000]}
     if isinstance(value, list | tuple | set | frozenset) and depth < 8 and not isinstance(value, Event):
         return [_plain(one, depth + 1) for one in list(value)[:1000]]
-    try:
-        return str(value)[:_LONGEST]
-    except (RuntimeError, TypeError, ValueError, AttributeError, RecursionError):
-        return f"<{type(value).__name__}>"
+    return _said(value)
+
+
+def _said(value: object) -> str:
+    """Return what an object says of itself; one that cannot is named by its type."""
+    said = f"<{type(value).__name__}>"
+    with suppress(Exception):  # of any kind, it is another's
+        said = str(value)[:_LONGEST]
+    return said
 
 
 def _end_with_worker(close: Callable[[], None]) -> None:

@@ -9,8 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 Action = Callable[[], None]
-FAILURES = (RuntimeError, AttributeError, TypeError, ValueError, KeyError, OverflowError, ImportError, Warning)
-"""What torch raises when CUDA is in trouble, or speaks another dialect than expected; warnings where they are errors."""
+FAILURES = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError,
+    Warning,
+)  # fmt: skip
+"""What torch raises when CUDA is in trouble, or speaks another dialect than expected, and what strange values raise when
+they are asked for a number; warnings where they are errors."""
 _WAITING = 4096
 
 

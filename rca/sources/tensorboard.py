@@ -172,7 +172,7 @@ def masked(data: bytes) -> int:
     """Return the masked CRC-32C of some bytes, as TFRecord has it.
 
     >>> hex(masked(b"123456789"))
-    '0xa15aa2f'
+    '0xc78ab0e5'
     """
     crc = 0xFFFFFFFF
     for byte in data:
