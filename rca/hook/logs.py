@@ -238,7 +238,7 @@ def line(record: logging.LogRecord) -> Line:
     if record.exc_info and record.exc_info[0] is not None:
         extra["exception"] = logging.Formatter().formatException(record.exc_info)[-_LONGEST:]
     level = _LEVELS.get(record.levelname, record.levelname)
-    return Line(record.created, level, _said(held.get("event") or PLAIN), message[:_LONGEST], _plain(extra))
+    return Line(record.created, level, _said(held.get("event") or PLAIN), message[:_LONGEST], extra)
 
 
 def text(one: Line, rank: int) -> str:
@@ -248,10 +248,13 @@ def text(one: Line, rank: int) -> str:
     {"timestamp":"2025-06-12T14:03:01.500Z","rank":3,"level":"WARN","event":"GRAD_NORM","event_id":"EVT_1002","message":"grad_norm=45.6","extra":{"grad_norm":45.6}}
     """
     known = find(one.event)
+    extra: Any = {"unwritable": "what stands beside the message"}
+    with suppress(Exception):  # of any kind: values are other people's, and may change under our hands
+        extra = _plain(one.extra)
     fields = {
         "timestamp": _stamp(one.time), "rank": rank, "level": one.level,
         "event": known.name if known is not None else one.event, "event_id": known.id if known is not None else None,
-        "message": one.message, "extra": one.extra,
+        "message": one.message, "extra": extra,
     }  # fmt: skip
     try:
         return _dumped(fields)
