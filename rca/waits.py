@@ -57,8 +57,8 @@ class End(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What came of it: the ends, those that most wait for first; communicators that all members have entered and none has
-    left, so that nobody is missing there; and how many ranks spoke, of those that should have.
+    """What came of it: the ends, those that most wait for first; communicators whose members are known, have all entered
+    and none has left, so that nobody is missing there; and how many ranks spoke, of those that should have.
     """
 
     ends: tuple[End, ...]
@@ -126,7 +126,7 @@ def _graph(
             if missing:
                 graph.add_edges_from((rank, hub) for rank in inside)
                 graph.add_edges_from((hub, rank) for rank in missing)
-            elif inside >= everybody:
+            elif group in known and inside >= everybody:
                 joined.add(group)
     graph.add_edges_from((word.rank, word.on) for word in words)
     return graph, joined

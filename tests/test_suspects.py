@@ -18,7 +18,15 @@ TIMEOUT = (
     "WorkNCCL(SeqNum={1}, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600081 milliseconds before "
     "timing out."
 )
+IN_GROUP = (
+    "[rank{0}]:[E909 09:55:46.9 ProcessGroupNCCL.cpp:1709] [PG {2} Rank {3}] Timeout at NCCL work: {1}, last enqueued NCCL work: "
+    "{1}, last completed NCCL work: {4}."
+)
 MATCHER = Matcher(phrases())
+
+
+def in_world(rank: int, number: int) -> str:
+    return IN_GROUP.format(rank, number, "0 (default_pg)", rank, number - 1)
 
 
 def line(rank: int, message: str, at: float = AT, level: str = "ERROR") -> Line:
@@ -69,7 +77,7 @@ def test_a_node_that_left_no_word_is_waited_for_by_all():
 
 
 def test_a_rank_that_is_an_operation_behind_is_absent():
-    lines = [line(rank, TIMEOUT.format(rank, 42 if rank != 9 else 41)) for rank in range(RANKS)]
+    lines = [line(rank, in_world(rank, 42 if rank != 9 else 41)) for rank in range(RANKS)]
     [one] = told(lines).found
     assert (one.ranks, one.first) == (("9",), None)
     assert "it is still in a collective that they have left" in one.why
@@ -82,9 +90,43 @@ def test_where_most_logs_are_elsewhere_nobody_is_accused_of_silence():
 
 
 def test_where_all_have_entered_the_network_is_looked_at():
-    found = told([line(rank, TIMEOUT.format(rank, 42)) for rank in range(RANKS)])
+    found = told([line(rank, in_world(rank, 42)) for rank in range(RANKS)])
     assert found.found == []
     assert "nobody is missing there, look at the network" in found.said[0]
+
+
+def test_numbers_of_communicators_that_nobody_tells_are_not_compared():
+    """Old versions count in each communicator and do not say in which: a lower number says nothing."""
+    found = told([line(rank, TIMEOUT.format(rank, 42 if rank % 8 else 7_000)) for rank in range(RANKS)])
+    assert found.found == []
+    assert "do not tell in which communicator" in found.said[0]
+
+
+def test_communicators_of_one_name_are_many():
+    lines = []
+    for rank in range(RANKS):
+        number = 900 + rank // 8  # eight ranks each, every communicator counts for itself
+        lines.append(
+            line(
+                rank,
+                IN_GROUP.format(rank, number, f"{rank // 8 + 1} (TENSOR_MODEL_PARALLEL_GROUP)", rank % 8, number - 1),
+            )
+        )
+    assert told(lines).found == []
+    behind = 8 * 5 + 3
+    lines[behind] = line(behind, IN_GROUP.format(behind, 904, "6 (TENSOR_MODEL_PARALLEL_GROUP)", 3, 903))
+    [one] = told(lines).found
+    assert one.ranks == (str(behind),)
+    assert "7 ranks wait for it in TENSOR_MODEL_PARALLEL_GROUP 6" in one.why
+
+
+def test_what_a_job_has_survived_is_not_why_it_stands():
+    early = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
+    lines = [line(40, early, AT - 3000.0)] + [
+        line(rank, TIMEOUT.format(rank, 42)) for rank in range(RANKS) if rank != 517
+    ]
+    lines.append(steps(517))
+    assert [one.ranks for one in told(lines).found] == [("517",)]
 
 
 def test_what_fails_long_after_the_wait_began_did_not_bring_it_about():

@@ -14,13 +14,16 @@ from rca.waits import Call, End, Waits, Word, trace
 
 WORLD = "world"
 """The communicator of all ranks, by one name for all that PyTorch gives it."""
-_DEFAULT = frozenset({"", "0", "default_pg"})
+SOMEWHERE = "somewhere"
+"""A wait in a communicator whose members nobody tells: that a rank waits is known, and no number is compared."""
+_DEFAULT = frozenset({"0", "default_pg"})
 _BATCH = 2048
 NO_DUMPS = Dumps()
 SPOKEN = 0.5
 """Who left no word is accused only where at least this share of the ranks left one: else most logs are elsewhere."""
-SOON = 120.0
-"""A failure belongs to what others wait for where it came no later than so many seconds after the wait had begun."""
+BEFORE, SOON = 600.0, 120.0
+"""A failure is the reason of a wait, or of the end of the logs, where it came so many seconds before it at most, and so
+many after it: what a job has survived for longer is something else."""
 
 
 class Known(NamedTuple):
@@ -86,9 +89,11 @@ def suspects(found: Iterable[Known], ends: Mapping[str, Ends], world: int | None
         if rank is not None and _waits(one, rank, calls, words) and one.line.time is not None:
             began.append(one.line.time - float(one.groups.get("ran_ms", 0.0)) / 1000.0)
     everybody = [str(rank) for rank in range(world)] if world is not None else sorted(filter(None, ends), key=natural)
-    waits = trace([*calls.values(), *dumps.calls], [*words, *dumps.words], {WORLD: everybody, **dumps.members})
+    members = {WORLD: everybody, SOMEWHERE: everybody, **dumps.members}
+    waits = trace([*calls.values(), *dumps.calls], [*words, *dumps.words], members)
     begin = min(began, default=None)
-    failures = _failures(roots, begin)
+    times = [end.line.time for end in ends.values() if end.line.time is not None]
+    failures = _failures(roots, begin if begin is not None else max(times, default=None))
     waited = list(_waited(waits, ends, failures))
     spoke = len({rank for rank in ends if rank})
     return Suspects(
@@ -98,7 +103,19 @@ def suspects(found: Iterable[Known], ends: Mapping[str, Ends], world: int | None
 
 def _own(one: Known) -> str | None:
     """Return the rank that a line is of: its own, else the number in the communicator of all."""
-    return one.line.rank or (one.groups.get("group_rank") if one.groups.get("group", "") in _DEFAULT else None)
+    return one.line.rank or (one.groups.get("group_rank") if _group(one.groups) == WORLD else None)
+
+
+def _group(groups: Mapping[str, str]) -> str:
+    """Return the communicator that a line speaks of, nothing where it tells none; many have the same name beside it.
+
+    >>> _group({"group": "0", "group_name": "default_pg"}), _group({"group": "7", "group_name": "TP"}), _group({})
+    ('world', 'TP 7', '')
+    """
+    number, name = groups.get("group", ""), groups.get("group_name", "")
+    if number in _DEFAULT or (not number and name in _DEFAULT):
+        return WORLD
+    return f"{name} {number}".strip() if number else ""
 
 
 def _waits(one: Known, rank: str, calls: dict[tuple[str, str], Call], words: list[Word]) -> bool:
@@ -107,11 +124,14 @@ def _waits(one: Known, rank: str, calls: dict[tuple[str, str], Call], words: lis
     if "waited_for" in groups:
         words.append(Word(rank, groups["waited_for"]))
         return True
-    if "sequence" not in groups:
+    if not {"sequence", "last_enqueued"} & groups.keys():
         return False
-    named = groups.get("group", "")
-    group = WORLD if named in _DEFAULT else groups.get("group_name") or named
-    number = int(groups["sequence"])
+    waits, group = "sequence" in groups, _group(groups)
+    if waits and group != WORLD:
+        calls[rank, SOMEWHERE] = Call(rank, SOMEWHERE, 0, -1)
+    if not group:
+        return waits
+    number = int(groups.get("sequence", 0))
     entered = int(groups.get("last_enqueued", number))
     completed = int(groups.get("last_completed", number - 1))
     before = calls.get((rank, group))
@@ -119,16 +139,16 @@ def _waits(one: Known, rank: str, calls: dict[tuple[str, str], Call], words: lis
         entered, completed = max(entered, before.entered), max(completed, before.completed)
     operation = groups.get("operation") or (before.operation if before is not None else "")
     calls[rank, group] = Call(rank, group, entered, completed, operation)
-    return True
+    return waits
 
 
-def _failures(roots: Sequence[Known], begin: float | None) -> list[Known]:
-    """Return what failed, the first first; what failed long after a wait had begun did not bring it about."""
+def _failures(roots: Sequence[Known], about: float | None) -> list[Known]:
+    """Return what failed about the time that a wait began, or the logs end, the first first."""
     timed = [one for one in roots if one.line.time is not None]
     timed.sort(key=lambda one: (one.line.time or 0.0, natural(one.line.rank or "")))
-    early = [one for one in timed if begin is None or (one.line.time or 0.0) <= begin + SOON]
+    near = [one for one in timed if about is None or about - BEFORE <= (one.line.time or 0.0) <= about + SOON]
     first: dict[tuple[str | None, str], Known] = {}
-    for one in early:
+    for one in near:
         first.setdefault((one.line.rank or one.line.node, one.template.id), one)
     return list(first.values())
 
@@ -166,7 +186,8 @@ def _waited(waits: Waits, ends: Mapping[str, Ends], failures: Sequence[Known]) -
 
 
 def _why(end: End) -> str:
-    where = f" in {', '.join(end.groups[:3])}" if end.groups and end.groups != (WORLD,) else ""
+    named = [group for group in end.groups if group not in {WORLD, SOMEWHERE}]
+    where = f" in {', '.join(named[:3])}" if named else ""
     waiting = f"{counted(end.waiting, 'rank')} {'waits' if end.waiting == 1 else 'wait'} for it{where}"
     match end.why:
         case "silent":
@@ -183,6 +204,9 @@ def _why(end: End) -> str:
 def _said(waits: Waits, spoke: int) -> Iterator[str]:
     """Say what is known beside the suspects."""
     for group in waits.joined:
+        if group == SOMEWHERE:
+            yield "all ranks wait, and their lines do not tell in which communicator: what they count is not compared"
+            continue
         whose = "all ranks" if group == WORLD else f"all of {group}"
         yield f"{whose} have entered the same collective: nobody is missing there, look at the network and the GPUs"
     quiet = sum(len(end.ranks) for end in waits.ends if end.why == "silent")
