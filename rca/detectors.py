@@ -11,15 +11,14 @@ from typing import Literal, Union
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from rca import rows
 from rca.model import Duration, Floats, seconds
 from rca.peers import MAD_TO_SIGMA, Cohort, Fit, Indices, at, commonest, fit, grouped_medians, sorted_medians, visible
-from rca.rows import Past, carried, centred, clipped, latched, line, past, prolonged, recurring, settled, standing
+from rca.rows import Past, States, carried, centred, clipped, latched, past, states
 
 Number = float | str
 Reduce = Literal["max", "min", "mean", "median", "count"]
-States = NDArray[np.int8]
 MIN_BASELINE = 10
 FEWEST_ALIKE = 3
 
@@ -47,7 +46,7 @@ class View:
         """Return the samples (n, L + T) since the incident or the window began, and the column (n, 1) where that is."""
         if self.since is None or self.before is None:
             return self.values, np.zeros((len(self.values), 1), dtype=np.int64)
-        return prolonged(self.values, self.before, self.since)
+        return rows.prolonged(self.values, self.before, self.since)
 
     @cached_property
     def past(self) -> Past:
@@ -81,15 +80,6 @@ class Score:
     expected: Floats
     index: Indices
     sense: int = 1
-
-
-def states(true: NDArray[np.bool_], known: NDArray[np.bool_]) -> States:
-    """Combine what is true with what is known.
-
-    >>> states(np.array([True, False, True]), np.array([True, True, False]))
-    array([ 1, -1,  0], dtype=int8)
-    """
-    return np.where(known, np.where(true, 1, -1), 0).astype(np.int8)
 
 
 class Detector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="is"):
@@ -280,7 +270,7 @@ class Stalled(Detector, frozen=True, kw_only=True, tag="stalled"):
         """
         width = view.values.shape[1]
         seen = view.values if view.before is None else np.concatenate([view.before, view.values], axis=1)
-        stands, known = standing(seen, view.step, self.factor, (seconds(self.least), seconds(self.unmoved)))
+        stands, known = rows.standing(seen, view.step, self.factor, (seconds(self.least), seconds(self.unmoved)))
         return _constant(states(stands, known)[:, -width:], 0.0)
 
 
@@ -363,12 +353,15 @@ class Correlated(Detector, frozen=True, kw_only=True, tag="correlated"):
 
 
 class Logged(Detector, frozen=True, kw_only=True, tag="logged"):
-    """A log event that occurred inside the window (`signal` names the event)."""
+    """A counter of log lines that has grown since the window, or the incident, began, or that began in it above zero.
+
+    It holds from then on.
+    """
 
     def score(self, view: View) -> Score:
-        """Hold from the event on."""
-        happened = np.maximum.accumulate(np.nan_to_num(view.values) > 0, axis=1)
-        return _constant(states(happened, np.ones_like(happened)), 0.0)
+        """Look for growth; what stood there from the first sample on was logged before."""
+        rises, known = rows.grown(view.incident()[0])
+        return _constant(states(rises, known)[:, -view.values.shape[1] :], 0.0)
 
 
 class All(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is", tag="all"):
@@ -476,18 +469,18 @@ def _against_peers(view: View, detector: AbovePeers | BelowPeers, sense: int) ->
 
 
 def _against_baseline(view: View, detector: AboveBaseline | BelowBaseline, sense: int) -> Score:
-    rows = len(view.values)
-    index = np.arange(rows)
+    size = len(view.values)
+    index = np.arange(size)
     if view.before is None or view.before.shape[1] < MIN_BASELINE:
-        return Score(np.zeros(view.values.shape, np.int8), np.full((rows, 1), np.nan), index, sense)
+        return Score(np.zeros(view.values.shape, np.int8), np.full((size, 1), np.nan), index, sense)
     by = view.number(detector.by)
-    usual, spread = settled(view.before, view.past, by if isinstance(by, float) else np.nan, sense)
+    usual, spread = rows.settled(view.before, view.past, by if isinstance(by, float) else np.nan, sense)
     spread = np.maximum(spread, 0.005 * np.abs(usual))
     gap = sense * (view.values - usual)
     margin = np.maximum(by * np.abs(usual), detector.z * spread)
     true = gap > margin
     if detector.beyond is not None:
-        worst = recurring(view.before, usual + sense * margin, number(detector.beyond) or 0.0, sense)
+        worst = rows.recurring(view.before, usual + sense * margin, number(detector.beyond) or 0.0, sense)
         true &= sense * (view.values - worst) > detector.z * spread
     known = ~np.isnan(view.values) & (view.past.size >= MIN_BASELINE)[:, None]
     return Score(states(true, known), usual, index, sense)
@@ -496,4 +489,4 @@ def _against_baseline(view: View, detector: AboveBaseline | BelowBaseline, sense
 def _fitted(view: View) -> tuple[Floats, Floats, Floats]:
     """Fit a line through all samples of a view."""
     values = view.values if view.before is None else np.concatenate([view.before, view.values], axis=1)
-    return line(values, view.step, MIN_BASELINE)
+    return rows.line(values, view.step, MIN_BASELINE)

@@ -9,6 +9,7 @@ from rca.evaluate import Look
 from rca.freshness import STALE, remarks, silence
 from rca.graph import Graph
 from rca.infer import infer
+from rca.last_words import last_words
 from rca.library import Library, seconds
 from rca.model import History, Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
 from rca.peers import Indices
@@ -63,6 +64,7 @@ def diagnose(library: Library, snapshot: Snapshot, jobs: Sequence[str] = (), his
         warnings=list(dict.fromkeys([*snapshot.warnings, *remarks(library, ordered), *limits])),
         rules=library.digest,
         progress=[one for one in progress(library, ordered) if one.job in {names[row] for row in rows}],
+        last_words=last_words(snapshot, [names[row] for row in rows]),
     )
 
 

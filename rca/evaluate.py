@@ -22,7 +22,6 @@ from rca.detectors import (
     Number,
     Score,
     Set,
-    States,
     Unless,
     Unlike,
     View,
@@ -34,7 +33,7 @@ from rca.library import BUSY, PHASES, PROGRESS, Library, Override, Rule, seconds
 from rca.model import Floats, Measurement, Snapshot
 from rca.peers import Cohort, Indices
 from rca.relations import Joins, gather, tally
-from rca.rows import HELD, carried, eroded, hold
+from rca.rows import HELD, States, carried, eroded, hold
 
 HARDWARE = ("physical", "resource")
 """Layers whose root rules hold whatever the job is doing, unless they say otherwise."""

@@ -21,9 +21,9 @@ from rca.detectors import (
 from rca.evaluate import Reading
 from rca.graph import NO_ROWS, Graph, measured
 from rca.library import Derived
-from rca.model import Evidence
+from rca.model import Evidence, Quote
 from rca.peers import Indices, sorted_medians
-from rca.plain import lowered, quantity
+from rca.plain import lowered, quantity, stamp
 
 _AGGREGATION = {
     "max": "max(", "min": "min(", "mean": "avg(", "sum": "sum(", "median": "quantile(0.5, ", "count": "count(",
@@ -73,9 +73,10 @@ class Numbers:
         signal = self._look.library.signals[reading.leaf.signal]
         expected = self._expected(reading, signal.unit)
         value = self._value(reading, signal.unit)
+        query = self._query(reading)
         return Evidence(
             signal=reading.leaf.signal,
-            query=self._query(reading),
+            query=query,
             value=float(f"{reading.value:.6g}"),
             unit=signal.unit,
             expected=expected,
@@ -83,7 +84,19 @@ class Numbers:
             entity=self._look.snapshot.tables[reading.kind].entity(reading.row),
             peers=list(getattr(reading.leaf, "peers", None) or ()),
             reference=_reference(reading),
+            quote=self._quote(query),
         )
+
+    def _quote(self, query: str) -> Quote | None:
+        """Return the first line of a log that the series of a query count, None where there is none."""
+        quotes = self._look.snapshot.quotes
+        plan = promql.plan(query) if quotes and query else None
+        for one in () if plan is None else promql.samples(plan):
+            found = [line for line in quotes if line.labels["__name__"] == one.name and one.fits(line.labels)]
+            if found:
+                line = min(found, key=lambda line: (line.time, line.file))
+                return Quote(stamp(line.time), line.text, line.file, line.rank)
+        return None
 
     def _value(self, reading: Reading, unit: str) -> str:
         if isinstance(reading.leaf, Set):

@@ -11,7 +11,7 @@ from rca.config import Settings, settle
 from rca.errors import SourceError, UsageError, suggestion
 from rca.imports import Imports
 from rca.library import Library, Source
-from rca.load import Changes, imports, load, shipped
+from rca.load import Changes, imports, load, phrases, shipped
 from rca.model import Snapshot, Window
 from rca.plain import stamp
 from rca.promql import metric_names
@@ -162,7 +162,8 @@ def _imported(given: Inputs, settings: Settings, library: Library, step: Callabl
     known = {name for signal in library.signals.values() for query in signal.queries for name in metric_names(query)}
     zone = parse_zone("--zone", given.zone) if given.zone else None
     table = imports([main or shipped(), *extra])
-    ways = Ways(Imports(table, known), zone, settings.mlflow, settings.influx)
+    templates = phrases(main, extra) if given.logs else ()
+    ways = Ways(Imports(table, known), zone, settings.mlflow, settings.influx, templates)
     stores: list[Kept | files.Live] = []
     for importer, flag in files.IMPORTERS.items():
         for text in getattr(given, importer):

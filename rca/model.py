@@ -81,13 +81,28 @@ class Measurement:
     texts: tuple[str, ...] = ()
 
 
+class LogLine(NamedTuple):
+    """A line of a log that a report quotes: the labels of the series that it stands behind, who wrote it (empty: not told),
+    when (unix seconds), and the file in which it stands.
+    """
+
+    labels: dict[str, str]
+    rank: str
+    time: float
+    level: str
+    event: str
+    text: str
+    file: str
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """What one diagnosis looks at.
 
     `times` (T,) is the evenly spaced grid of the window, `before_times` (B,) that of the baseline, both in unix
     seconds, ascending, `step` seconds apart. `absent` says for a signal of the library why it has no measurement.
-    `warnings` are sentences for the reader: server warnings, unmapped series, suspicious clocks.
+    `warnings` are sentences for the reader: server warnings, unmapped series, suspicious clocks. `quotes` are lines that
+    stand behind the series of logs, `words` the last ones of each rank of a job that has failed.
     """
 
     times: Floats
@@ -97,6 +112,8 @@ class Snapshot:
     measurements: Mapping[str, Measurement]
     absent: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    quotes: tuple[LogLine, ...] = ()
+    words: tuple[LogLine, ...] = ()
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +130,20 @@ class EntityRef(Record, frozen=True):
         return " ".join([self.kind, *(f"{name}={value}" for name, value in self.labels.items())])
 
 
+class Quote(Record, frozen=True):
+    """A line of a log: when it was written, what it says, the file in which it stands, and the rank that wrote it."""
+
+    time: str
+    text: str
+    file: str
+    rank: str = ""
+
+
 class Evidence(Record, frozen=True):
     """One measured number: what it is, what it should be, and the query that shows it.
 
     `entity` is what it was read on, `peers` the labels that it has in common with those that it was compared with, and
-    `reference` the number in `expected`, where there is one.
+    `reference` the number in `expected`, where there is one. `quote` is the line of a log that it counts.
     """
 
     signal: str
@@ -129,6 +155,7 @@ class Evidence(Record, frozen=True):
     entity: EntityRef | None = None
     peers: list[str] = []
     reference: float | None = None
+    quote: Quote | None = None
 
 
 class Link(Record, frozen=True):
@@ -260,6 +287,19 @@ class Progress(Record, frozen=True, kw_only=True):
     eta_seconds: float | None = None
 
 
+class LastWords(Record, frozen=True, kw_only=True):
+    """What a rank of a job that has failed wrote last: when, how many seconds before the last rank fell silent, and the
+    lines of its last ten seconds, five at most.
+    """
+
+    job: str
+    rank: str
+    node: str
+    at: str
+    silent_seconds: float
+    lines: list[Quote]
+
+
 class ReportWindow(Record, frozen=True):
     """The window of a report, RFC 3339."""
 
@@ -286,3 +326,4 @@ class Report(Record, frozen=True, kw_only=True):
     warnings: list[str]
     rules: str
     progress: list[Progress] = []
+    last_words: list[LastWords] = []

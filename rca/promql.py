@@ -62,6 +62,19 @@ class Samples:
         pattern = re.compile(self.pattern)
         return tuple(sorted(name for name in names if pattern.fullmatch(name)))
 
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        """Say whether a series of that name has the labels that the selector asks for; one that lacks is empty.
+
+        >>> Samples("up", "", (Match("job", "=~", "a|b"), Match("rank", "=", ""))).fits({"job": "b"})
+        True
+        """
+        for match in self.matches:
+            value = labels.get(match.label, "")
+            hit = value == match.value if match.op in ("=", "!=") else re.fullmatch(match.value, value) is not None
+            if hit != (match.op in ("=", "=~")):
+                return False
+        return True
+
 
 @dataclass(frozen=True)
 class Arithmetic:

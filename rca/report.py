@@ -162,11 +162,13 @@ class Writer:
 
     def _proof(self, candidate: Candidate) -> list[Evidence]:
         """Return the numbers of the cause, then those of each step of its chain."""
-        proof = self._numbers.evidence(candidate.rule.id, candidate.row)
+        proof = list(self._numbers.evidence(candidate.rule.id, candidate.row))
         for step in _ordered(candidate.steps, self._rules):
             proof += self._numbers.evidence(step.effect, self._numbers.typical(step.effect, step.rows))[:1]
-        unique = {(one.signal, one.query): one for one in reversed(proof)}
-        return list(reversed(list(unique.values())))
+        unique: dict[tuple[str, str], Evidence] = {}
+        for one in proof:
+            unique.setdefault((one.signal, one.query), one)
+        return list(unique.values())
 
     def _unknown(self) -> list[Cause]:
         """Return an entry for each ill job that has a cause which cannot be told."""

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from rca.model import Floats
 from rca.peers import MAD_TO_SIGMA, Indices, sorted_medians
 
+States = NDArray[np.int8]
+"""Conditions on rows over time: -1 false, 0 unknown, 1 true."""
 HELD = 0.8
 """Share of the known samples of `for` in which a condition must be true: one odd sample does not end a fault."""
 IQR_TO_SIGMA = 1.349
@@ -16,11 +18,28 @@ FEWEST = 10
 """Samples that a quarter of the past needs, to be compared with another."""
 
 
+def states(true: NDArray[np.bool_], known: NDArray[np.bool_]) -> States:
+    """Combine what is true with what is known.
+
+    >>> states(np.array([True, False, True]), np.array([True, True, False]))
+    array([ 1, -1,  0], dtype=int8)
+    """
+    return np.where(known, np.where(true, 1, -1), 0).astype(np.int8)
+
+
 def carried(values: Floats) -> Floats:
     """Carry the last sample of each row forward."""
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(values.shape[1])), axis=1)
     carried = np.take_along_axis(values, np.maximum(last, 0), axis=1)
     return np.where(last < 0, np.nan, carried)
+
+
+def grown(values: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Say from where on rows have grown since their first column, or begun later above zero; and where that is known."""
+    filled = carried(values)
+    rises = np.zeros(filled.shape, dtype=bool)
+    rises[:, 1:] = filled[:, 1:] > np.nan_to_num(filled[:, :-1])
+    return np.asarray(np.maximum.accumulate(rises, axis=1)), ~np.isnan(filled)
 
 
 def centred(values: Floats, known: NDArray[np.bool_]) -> Floats:

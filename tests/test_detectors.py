@@ -197,7 +197,12 @@ def test_correlated_looks_at_movement_not_at_level() -> None:
 
 
 def test_a_logged_event_lasts() -> None:
-    assert state(d.Logged(signal="e"), view([[0.0, 1.0, 0.0]])) == [[-1, 1, 1]]
+    assert state(d.Logged(signal="e"), view([[0.0, 1.0, 1.0]])) == [[-1, 1, 1]]
+
+
+def test_lines_from_before_the_window_are_not_logged_in_it() -> None:
+    seen = view([[3.0, 3.0, 3.0], [3.0, 3.0, 4.0], [NAN, NAN, 1.0], [NAN, NAN, NAN]])
+    assert state(d.Logged(signal="e"), seen) == [[-1, -1, -1], [-1, -1, 1], [0, 0, 1], [0, 0, 0]]
 
 
 EVERY = [

@@ -19,6 +19,8 @@ SOMEWHERE = "somewhere"
 NO_DUMPS = Dumps()
 _DEFAULT = frozenset({"0", "default_pg"})
 _BATCH = 2048
+WAITS = frozenset({"waited_for", "sequence", "last_enqueued"})
+"""Groups of lines that tell of a wait."""
 SPOKEN = 0.5
 """Who left no word is accused only where at least this share of the ranks left one: else most logs are elsewhere."""
 BEFORE, SOON = 600.0, 120.0

@@ -1,15 +1,31 @@
 """The sentences that every format for people shares: verdict, times, members, and strings made safe to show."""
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
-from rca.model import Cause, EntityRef, Evidence, FindingRef, JobSymptom, Link, NotChecked, Progress, Report
+from rca.model import (
+    Cause,
+    EntityRef,
+    Evidence,
+    FindingRef,
+    JobSymptom,
+    LastWords,
+    Link,
+    NotChecked,
+    Progress,
+    Quote,
+    Report,
+)
 from rca.plain import counted, lasting, lowered, percent, quantity, significant, times, visible
 
 LIKELY = 0.5
 DETAILED = 3
+FEW = 5
+"""Of so many ranks a report for people tells the last words, and of so many kinds of last lines how often they came."""
+_NUMBERS = re.compile(r"\d+")
 MOST_JOBS = 8
 """Of so many jobs a report for people tells how far they are."""
 
@@ -201,6 +217,42 @@ def measured(evidence: Evidence) -> str:
         return f"{evidence.signal}, {evidence.text}"
     expected = f", expected {evidence.expected}" if evidence.expected else ""
     return f"{evidence.signal} {quantity(evidence.value, evidence.unit)}{expected}"
+
+
+def quoted(quote: Quote, report: Report) -> str:
+    """Write a line of a log as people read it: when, who, what, where."""
+    who = f" rank {quote.rank}" if quote.rank else ""
+    return f"{clock(quote.time, report)}{who}: {quote.text} ({quote.file})"
+
+
+def last_words(report: Report) -> list[tuple[str, list[str]]]:
+    """Return headings with lines below: the last words of the ranks that causes name, or that fell silent first, and how
+    the others ended, counted by what their last line says.
+    """
+    named = {(job, cause.entity.labels.get("rank")) for cause in report.causes for job in cause.jobs}
+    on = {cause.entity.labels.get("node") for cause in report.causes} - {None, ""}
+    shown = [one for one in report.last_words if (one.job, one.rank) in named][:FEW]
+    shown = shown or [one for one in report.last_words if one.node in on][:FEW] or report.last_words[:1]
+    told = []
+    for one in shown:
+        silent = f", {one.silent_seconds:,.0f} s before the last" if one.silent_seconds >= 1.0 else ""
+        place = f"rank {one.rank}" + (f" on {one.node}" if one.node else "")
+        lines = [f"{clock(line.time, report)} {line.text}" for line in one.lines]
+        told.append((f"{place}: silent since {clock(one.at, report)}{silent}", lines))
+    rest: dict[str, list[LastWords]] = {}
+    for one in report.last_words:
+        if one not in shown:
+            rest.setdefault(_NUMBERS.sub("#", one.lines[-1].text), []).append(one)
+    groups = sorted(rest.values(), key=len, reverse=True)
+    for alike in groups[:FEW]:
+        last = alike[-1]
+        who = f"rank {last.rank}" if len(alike) == 1 else f"{len(alike):,} more ranks, such as {last.rank}"
+        told.append(
+            (f"{who}: silent since {clock(last.at, report)}", [f"{clock(last.at, report)} {last.lines[-1].text}"])
+        )
+    if left := sum(map(len, groups[FEW:])):
+        told.append((f"{counted(left, 'more rank')} with other last lines, in the JSON report", []))
+    return told
 
 
 def detailed(position: int, cause: Cause) -> bool:

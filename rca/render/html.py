@@ -26,7 +26,8 @@ _AXES = {"node": "node", "gpu": "GPU", "dp": "replica", "pp": "pipeline stage"}
 
 
 class Drawn(NamedTuple):
-    """A drawing, and the words around it: what it shows, more in small print, its query and where to run that again."""
+    """A drawing, and the words around it: what it shows, more in small print, its query and where to run that again, and
+    the line of a log that it counts."""
 
     title: str
     text: str
@@ -34,6 +35,7 @@ class Drawn(NamedTuple):
     legend: str = ""
     query: str = ""
     link: str = ""
+    quote: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def told(report: Report, picture: Picture | None = None, server: str = "") -> di
         "enabling": words.enabling(shown.not_checked),
         "rejected": [(one.cause, words.name(one.entity), one.why) for one in shown.rejected],
         "unexplained": [(one.finding, words.gathered(one), one.text) for one in shown.unexplained],
+        "last_words": words.last_words(shown),
         "absent": [(one.rule, words.name(one.entity), one.text) for one in shown.not_affected],
     }
 
@@ -123,6 +126,9 @@ def _link(link: Link, report: Report) -> tuple[str, str, str, str]:
 
 
 def _number(shown: Evidence, chart: Chart | None, report: Report, onset: float | None, server: str) -> Drawn:
+    if shown.quote is not None:
+        quote = words.quoted(shown.quote, report)
+        return Drawn(shown.signal, shown.text, Markup(), "", shown.query, quote=quote)
     if chart is not None:
         return _drawn(chart, report, onset, server)
     return Drawn(shown.signal, shown.text, Markup(), "", shown.query, _expression(shown.query, report, server))

@@ -57,6 +57,13 @@ def _lines(report: Report) -> Iterator[str]:
         if words.detailed(position, cause):
             yield from _cause(position, cause, report)
     yield from _section(
+        "What ranks wrote last",
+        [
+            f"{prose(heading)}{''.join(f'; {code(line)}' for line in lines)}"
+            for heading, lines in words.last_words(report)
+        ],
+    )
+    yield from _section(
         "Not affected",
         [f"{code(item.rule)} on {code(words.name(item.entity))}: {prose(item.text)}" for item in report.not_affected],
     )
@@ -97,14 +104,16 @@ def _cause(position: int, cause: Cause, report: Report) -> Iterator[str]:
     for link in cause.chain:
         since = f" since {words.clock(link.since, report)}" if link.since else ""
         yield f"- {link.layer}: {code(link.finding)} on {code(words.crowd(link))}{prose(since)}. {prose(link.text)}"
-    yield from _evidence(cause)
+    yield from _evidence(cause, report)
 
 
-def _evidence(cause: Cause) -> Iterator[str]:
+def _evidence(cause: Cause, report: Report) -> Iterator[str]:
     if cause.evidence:
         yield from ("", "### Evidence")
     for evidence in cause.evidence:
         yield from ("", prose(words.measured(evidence)))
+        if evidence.quote is not None:
+            yield from ("", code(words.quoted(evidence.quote, report)))
         if evidence.query:
             fence = "`" * max(3, _longest_ticks(evidence.query) + 1)
             yield from ("", f"{fence}promql", evidence.query, fence)

@@ -68,6 +68,7 @@ def _lines(report: Report, page: Page) -> Iterator[str]:
     for line in words.course(report):
         yield from page.prose(line, style="dim")
     yield from _causes(report, page)
+    yield from _last_words(report, page)
     yield from page.section("Not affected", _not_affected(report))
     yield from page.section("Rejected", _rejected(report))
     yield from page.section("Found, and explained by no cause", _unexplained(report))
@@ -114,7 +115,7 @@ def _details(cause: Cause, report: Report, page: Page) -> Iterator[str]:
         yield from _tree(cause.chain, report, page, indent)
     if cause.evidence:
         yield ""
-        yield from _evidence(cause, page, indent)
+        yield from _evidence(cause, report, page, indent)
 
 
 def _tree(chain: Sequence[Link], report: Report, page: Page, indent: str) -> Iterator[str]:
@@ -134,12 +135,25 @@ def _tree(chain: Sequence[Link], report: Report, page: Page, indent: str) -> Ite
                 yield from page.prose(link.text, below, below)
 
 
-def _evidence(cause: Cause, page: Page, indent: str) -> Iterator[str]:
+def _evidence(cause: Cause, report: Report, page: Page, indent: str) -> Iterator[str]:
     yield f"{indent}{page.paint('Evidence', 'bold')}"
     for evidence in cause.evidence:
         yield from page.prose(words.measured(evidence), f"{indent}- ")
+        if evidence.quote is not None:
+            yield from page.prose(words.quoted(evidence.quote, report), f"{indent}  ")
         if evidence.query:
             yield f"{indent}  {page.paint(evidence.query, 'dim')}"
+
+
+def _last_words(report: Report, page: Page) -> Iterator[str]:
+    told = words.last_words(report)
+    if told:
+        yield ""
+        yield page.paint("What ranks wrote last", "bold")
+    for heading, lines in told:
+        yield from page.prose(heading, "  - ")
+        for line in lines:
+            yield from page.prose(line, "    ", "      ", style="dim")
 
 
 def _not_affected(report: Report) -> list[str]:

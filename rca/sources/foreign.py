@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from rca.config import Server, without_password
 from rca.errors import SourceError, UsageError
 from rca.imports import Imports
+from rca.phrases import Template
 
 LONGEST = 16 << 20
 """Bytes of a line; a longer one is none, and would not fit into memory for long."""
@@ -19,13 +20,14 @@ LONGEST = 16 << 20
 
 @dataclass(frozen=True)
 class Ways:
-    """How importers read: the table of names, the zone of times without one (None: that of this machine), and how to
-    log in to servers."""
+    """How importers read: the table of names, the zone of times without one (None: that of this machine), how to log in
+    to servers, and the lines of logs that are known."""
 
     imports: Imports
     zone: tzinfo | None = None
     mlflow: Server = field(default_factory=Server)
     influx: Server = field(default_factory=Server)
+    templates: tuple[Template, ...] = ()
 
 
 class Place(NamedTuple):

@@ -1,6 +1,6 @@
 """Series held in memory as a store: what files hold once they are read; and several stores as one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,51 +35,50 @@ class Kept:
         for one in series:
             if len(one.times):
                 by_name.setdefault(one.labels["__name__"], []).append(one)
-        self._blocks = {name: _block(by_name[name]) for name in sorted(by_name)}
+        self.blocks = {name: _block(by_name[name]) for name in sorted(by_name)}
 
     def extent(self) -> tuple[float, float] | None:
         """Return the times of the first and the last sample, None where there is none."""
-        ends = [(float(block.times.min()), float(block.times.max())) for block in self._blocks.values()]
-        return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
+        return extent(self.blocks.values())
 
     def interval(self) -> float | None:
         """Return the usual seconds between samples of the metric that has them farthest apart, None where none has two."""
-        spacings = [intervals(block.offsets, block.times) for block in self._blocks.values()]
+        spacings = [intervals(block.offsets, block.times) for block in self.blocks.values()]
         known = [float(np.nanmedian(one)) for one in spacings if np.isfinite(one).any()]
         return max(known, default=None)
 
     def told(self, label: str) -> frozenset[str]:
         """Return the values of a label."""
-        return frozenset(one[label] for block in self._blocks.values() for one in block.labels if label in one)
+        return frozenset(one[label] for block in self.blocks.values() for one in block.labels if label in one)
 
     def of_job(self, job: str) -> "Kept":
         """Return the same with GPUs that name no job, and all that is of the job `default`, named to be of this one."""
         made = Kept((), self.place, self.said)
-        for name, block in self._blocks.items():
+        for name, block in self.blocks.items():
             labels = [{**one, "job_id": job} if nobodys(one) else one for one in block.labels]
-            made._blocks[name] = Block(labels, block.offsets, block.times, block.values)
+            made.blocks[name] = Block(labels, block.offsets, block.times, block.values)
         return made
 
     def series(self, name: str) -> Iterator[Series]:
         """Yield the series of a metric."""
-        block = self._blocks.get(name, nothing())
+        block = self.blocks.get(name, nothing())
         for row, labels in enumerate(block.labels):
             part = slice(int(block.offsets[row]), int(block.offsets[row + 1]))
             yield Series(labels, block.times[part], block.values[part])
 
     def nobodys(self) -> bool:
         """Say whether any series is of nobody's job that may be somebody's."""
-        return any(nobodys(one) for block in self._blocks.values() for one in block.labels)
+        return any(nobodys(one) for block in self.blocks.values() for one in block.labels)
 
     def names(self, start: float, end: float) -> frozenset[str]:
         """Return the metric names that have samples in [start, end]."""
-        inside = {name: (block.times >= start) & (block.times <= end) for name, block in self._blocks.items()}
+        inside = {name: (block.times >= start) & (block.times <= end) for name, block in self.blocks.items()}
         return frozenset(name for name, mask in inside.items() if mask.any())
 
     def fetch(self, selectors: Sequence[Selector]) -> Iterator[tuple[int, Block]]:
         """Yield the blocks of selectors in their order."""
         for index, selector in enumerate(selectors):
-            blocks = [self._blocks[name] for name in selector.names if name in self._blocks]
+            blocks = [self.blocks[name] for name in selector.names if name in self.blocks]
             yield index, appended([_cut(block, selector) for block in blocks])
 
     def evaluate(self, query: str, times: Floats) -> Block:  # noqa: ARG002 - the protocol of a store
@@ -137,6 +136,12 @@ def nobodys(labels: Mapping[str, str]) -> bool:
     (True, True, False)
     """
     return labels.get("job_id", DEFAULT) == DEFAULT and ("gpu" in labels or "job_id" in labels)
+
+
+def extent(blocks: Iterable[Block]) -> tuple[float, float] | None:
+    """Return the times of the first and the last sample of some blocks, None where there is none."""
+    ends = [(float(block.times.min()), float(block.times.max())) for block in blocks]
+    return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
 
 
 def _block(series: Sequence[Series]) -> Block:

@@ -1,46 +1,135 @@
-"""Logs of a training job: the metrics that their lines add up to, as an exporter would have shown them.
+"""Logs of a training job: the metrics that their lines add up to, as an exporter would have shown them, and what their
+lines say of failures and waits.
 
 A line without a time happened when the last line with one was written, or so much later as its steps took. Where no
 line of a file has a time, the last one was written when the file was.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from rca.errors import SourceError
 from rca.ledger import Ledger, Options
 from rca.ledger.values import Key, labels_of
+from rca.loglines import PATTERNS, Naming, Notes, find
+from rca.loglines import Logs as Lines
+from rca.model import LogLine
 from rca.parsers.reader import OTHERS, Reader, blocks, rank_of
 from rca.parsers.record import Record
+from rca.phrases import Matcher
 from rca.plain import counted
+from rca.sources.blocks import nothing
 from rca.sources.foreign import Place, Ways, files, open_bytes, unreadable, zone_name
-from rca.sources.kept import Kept, Series
+from rca.sources.kept import Kept, Series, extent
+from rca.sources.logged import Said, carried, last_words, places
+from rca.sources.logged import read as logged
+from rca.sources.ranks import DEFAULT
 
 RESOLUTION = 5.0
 """Steps shorter than this, in seconds, are looked at together: a scrape would not see them one by one either."""
 _SUFFIXES = tuple(
     end + gz for end in (".log", ".out", ".err", ".txt", ".jsonl", ".json", ".stdout", ".stderr") for gz in ("", ".gz")
 )
+SILENCE = 90.0
+"""Seconds after the last line that are looked at of a job that has failed: that it takes no step in them is seen."""
+_LOOK = 4500.0
 _SHOWN, _WIDEST = 3, 60
 _ENDS = {"step", "overflow"}
 """What is written at the end of a step: an iteration line without a time after it is of the same moment."""
 
 
-def read(place: Place, ways: Ways) -> Kept:
+def read(place: Place, ways: Ways) -> "Spoken":
     """Read a log, or all logs of a folder, as those of one job; raises SourceError where none of them is one."""
     found = files(place.file(), _SUFFIXES)
-    if not found:
+    lines = Lines(find([place.path], Naming(), PATTERNS, Notes()), ways.zone, Notes())
+    if not found and not lines.files:
         raise SourceError(f"{place.shown}: no log in it, their names end in .log, .out, .err, .txt or .jsonl")
-    logs = Logs(Options(job=place.name or "default"), ways)
+    logs = Logs(Options(job=place.name or DEFAULT), ways)
     for path in found:
         logs.take(path)
     series = logs.series()
-    if not series:
+    said = (place.shown, logs.said(place.shown))
+    spoken = Spoken(series, said, Told(lines, Matcher(ways.templates), place.name or DEFAULT))
+    if not series and not spoken.tells():
         raise SourceError(f"{place.shown}: {_strange(logs)}")
-    return Kept(series, place.shown, logs.said(place.shown))
+    return spoken
+
+
+class Told(NamedTuple):
+    """The lines of a job's logs, and what knows them; the job is `default` where nobody names it."""
+
+    lines: Lines
+    matcher: Matcher
+    job: str
+
+
+class Spoken(Kept):
+    """A `Store` over the metrics of a job's logs and over what their lines say, which are read when a time is asked for."""
+
+    def __init__(self, series: Sequence[Series], place: tuple[str, Sequence[str]], told: Told) -> None:
+        super().__init__(series, *place)
+        self.told_by = told
+        self.placed = True
+        self._own = dict(self.blocks)
+        self._read: tuple[float, float] | None = None
+        self._said = Said((), (), failed=False)
+
+    def of_job(self, job: str) -> "Spoken":
+        """Return the same with all that is of the job `default` named to be of this one."""
+        own = Kept.of_job(self, job)
+        told = self.told_by._replace(job=job) if self.told_by.job == DEFAULT else self.told_by
+        made = Spoken((), (self.place, self.said), told)
+        made._own = {name: block for name, block in own.blocks.items() if name in self._own}
+        made.blocks = dict(made._own)
+        return made
+
+    def nobodys(self) -> bool:
+        """Say whether the job has no name."""
+        return self.told_by.job == DEFAULT or super().nobodys()
+
+    def tells(self) -> bool:
+        """Say whether any line is known."""
+        end = self.extent()
+        return end is not None and (bool(self._said.quotes) or "log_lines_total" in self.names(*end))
+
+    def extent(self) -> tuple[float, float] | None:
+        """Return the times of the first and the last sample or line; of a job that has failed a while more, in which
+        nothing came."""
+        ends = [end for end in (extent(self._own.values()), self.told_by.lines.span()) if end is not None]
+        if not ends:
+            return None
+        first, last = min(end[0] for end in ends), max(end[1] for end in ends)
+        self._look(max(first, last - _LOOK), last)
+        return first, last + SILENCE * self._said.failed
+
+    def names(self, start: float, end: float) -> frozenset[str]:
+        """Return the metric names that have samples in [start, end], once the lines of that time are read."""
+        self._look(start, end)
+        return super().names(start, end)
+
+    def quotes(self) -> tuple[LogLine, ...]:
+        """Return the lines that stand behind what was asked for last."""
+        return tuple(self._said.quotes)
+
+    def words(self, end: float) -> tuple[LogLine, ...]:
+        """Return the last lines of each rank up to a time, where the job has failed by then."""
+        return tuple(last_words(self.told_by.lines, self.told_by.job, end)) if self._said.failed else ()
+
+    def _look(self, start: float, end: float) -> None:
+        """Read the lines of a stretch of time, unless that was done."""
+        if self._read == (start, end):
+            return
+        self._read = (start, end)
+        steps = self._own.get("train_steps_total", nothing()).times
+        steps = np.unique(steps[(steps >= start) & (steps <= end)])
+        self._said = logged(self.told_by.lines, self.told_by.matcher, (start, end), steps, self.told_by.job)
+        own = {name: carried(block, end) for name, block in self._own.items()} if self._said.failed else self._own
+        ranks = places(self._said, self.told_by.job) if self.placed else []
+        self.blocks = {**Kept([*self._said.series, *ranks], "").blocks, **own}
 
 
 class Clock:

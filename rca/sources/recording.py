@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rca.errors import SourceError, UsageError
 from rca.library import Library
-from rca.model import Floats, Measurement, Snapshot, Table, Window
+from rca.model import Floats, LogLine, Measurement, Snapshot, Table, Window
 
 FORMAT = "rca.recording/v1"
 _ABOUT = "snapshot.json"
@@ -60,6 +60,8 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     labels: tuple[dict[str, str], ...]
     absent: dict[str, str]
     warnings: tuple[str, ...]
+    quotes: tuple[LogLine, ...] = ()
+    words: tuple[LogLine, ...] = ()
 
 
 class _Format(msgspec.Struct):
@@ -110,6 +112,8 @@ def pour(stream: BinaryIO, snapshot: Snapshot, window: Window) -> None:
         tuple(labels.seen),
         dict(snapshot.absent),
         snapshot.warnings,
+        snapshot.quotes,
+        snapshot.words,
     )
     _save(stream, msgspec.json.encode(about), matrices)
 
@@ -241,7 +245,9 @@ def _snapshot(about: About, matrices: Mapping[str, Floats]) -> Snapshot:
         narrow = measurement.window.shape[1:] != times.shape
         if narrow or (measurement.before is not None and measurement.before.shape[1:] != before.shape):
             raise ValueError(f"the matrices of {name} do not fit its times")
-    return Snapshot(times, before, about.step, tables, measurements, about.absent, about.warnings)
+    return Snapshot(
+        times, before, about.step, tables, measurements, about.absent, about.warnings, about.quotes, about.words
+    )
 
 
 def _within(numbers: Sequence[int], size: int, name: str) -> Sequence[int]:

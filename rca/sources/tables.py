@@ -69,6 +69,7 @@ class _Builder:
         self.found: dict[str, dict[Key, Row]] = {kind: {} for kind in entities.kinds}
         self.keys: dict[str, list[Key | None]] = {kind: [] for kind in world.seen}
         self.gpus = Gpus(self.found.get("gpu", {}))
+        self.addressed: dict[Key, Key] = {}
         self.racks: dict[str, str] = {}
 
     def built(self) -> Directory:
@@ -115,18 +116,22 @@ class _Builder:
         return self.names.get(seen.values.get("node", ""), "")
 
     def read_gpus(self) -> None:
-        """Add the GPUs of GPU series; one without an index is found by its UUID, or called by it."""
+        """Add the GPUs of GPU series; one without an index is found by its UUID or PCI address, or called by it."""
         readings = self.world.seen.get("gpu", ())
         keys: list[Key | None] = [None] * len(readings)
         told = self.told_by_ranks()
         for known in (True, False):
             for index, seen in enumerate(readings):
                 node, gpu, uuid = self.node(seen), seen.values.get("gpu", ""), seen.values.get("uuid", "")
+                address = seen.values.get("pci", "").lower()
                 if bool(node and gpu) is not known:
                     continue
-                own = (node, uuid) if node and uuid else None
-                key = (node, gpu) if known else self.gpus.by_uuid.get(uuid, told.get(uuid, own))
+                key = (node, gpu) if known else self.gpus.by_uuid.get(uuid, told.get(uuid))
+                if key is None and node and (uuid or address):
+                    key = self.addressed.get((node, address), (node, uuid or address))
                 if key is not None:
+                    if key[0] == node and address:
+                        self.addressed.setdefault((node, address), key)
                     self.gpus.add(key, uuid)
                     self.describe("gpu", key, seen, ("model", "job", "rack"))
                 keys[index] = key
@@ -263,8 +268,12 @@ class _Builder:
             for row in self.found.get(kind, {}).values():
                 home = self.found["node"].get((row.get("node", ""),), {})
                 row["rack"] = home.get("rack", "")
-                if kind in ("nic", "mount"):
+                if kind in ("nic", "mount") or (kind == "gpu" and self.unplaced(row)):
                     row["job"] = home.get("job", "")
+
+    def unplaced(self, gpu: Row) -> bool:
+        """Say whether of a GPU only the PCI address is known, so that no rank can tell that it runs there."""
+        return not gpu.get("job") and (gpu["node"], gpu["gpu"]) in self.addressed
 
     def place_nics(self) -> None:
         """Tell ports their leaf and the GPU that they serve, and GPUs their rail."""

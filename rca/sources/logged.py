@@ -1,0 +1,379 @@
+"""What the lines of a job's logs say, as series: which lines came, who waits for whom, and whether the job has failed.
+
+| metric | what |
+|---|---|
+| `log_read` | 1 for every rank and host whose log is read, so that what it does not say is known not to be there |
+| `log_lines_total` | lines that a template knows (`template`, `role`) or that name an event of the table (`event`) |
+| `log_xid` | the last Xid that the kernel's log of a host tells of a GPU, 0 before the first |
+| `log_failed` | 1 from a line by which a process ends until the job steps again, if it ever does |
+| `log_failed_before` | of who failed: how many others did so clearly earlier |
+| `log_last_event` | 1 for the event that the last line of a rank names, where the job has failed |
+| `log_waited_for` | of whom a wait ends at: how many ranks wait for it, and why it is held to be the end |
+"""
+
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from rca.hook import events
+from rca.loglines import Line, Logs, Wanted
+from rca.loglines.known import WAITS, Heard, Known, accused, known
+from rca.model import Floats, LogLine
+from rca.phrases import Matcher
+from rca.plain import natural
+from rca.sources.kept import Series
+from rca.sources.series import Block
+
+STEP = 15.0
+"""Seconds between the samples of these series, as between scrapes."""
+GOES_ON = 60.0
+"""A step so many seconds after a failure shows that the job has survived it; what comes sooner was under way."""
+ENDING = 120.0
+"""Seconds in which the processes of a job end once the whole of it was told to."""
+APART = 1.0
+"""Seconds by which clocks of hosts may be apart: who failed so much earlier was first."""
+LAST_WORDS = 10.0
+"""Seconds before a rank's own last line of which a report tells,"""
+WORDS = 5
+"""and how many lines of them."""
+_QUOTES = 4096
+_CALM, _GRAVE = ("DEBUG", "INFO", "WARN"), ("WARN", "ERROR")
+_ABOUT = frozenset({"template", "role", "event"})
+_TEXT = 400
+
+
+class Progress(NamedTuple):
+    """When a job took steps, ascending unix seconds; where no line tells of any, when its ranks wrote calm lines."""
+
+    steps: Floats
+
+    @property
+    def last(self) -> float:
+        """Return when the last step was taken."""
+        return float(self.steps[-1]) if len(self.steps) else -np.inf
+
+    def after(self, time: float) -> float:
+        """Return when the job first stepped after a failure, infinity where it never did.
+
+        >>> progress = Progress(np.array([0.0, 30.0, 50.0, 500.0]))
+        >>> progress.after(0.0), progress.after(450.0)
+        (500.0, inf)
+        """
+        later = int(np.searchsorted(self.steps, time + GOES_ON))
+        return float(self.steps[later]) if later < len(self.steps) else np.inf
+
+    def stands(self, one: Known) -> bool:
+        """Say whether a line belongs to a failure that the job has not survived; who waits must have done so for long."""
+        time = one.line.time or 0.0
+        if one.template.fatal or not WAITS & one.groups.keys():
+            return time >= self.last - GOES_ON
+        return time >= self.last + GOES_ON and float(one.groups.get("ran_ms", np.inf)) >= 1000.0 * GOES_ON
+
+
+@dataclass(frozen=True)
+class Said:
+    """What was read: the series, lines to quote, whether the job has failed and not come back, and the node of each rank
+    that tells it.
+    """
+
+    series: Sequence[Series]
+    quotes: Sequence[LogLine]
+    failed: bool
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Event(NamedTuple):
+    """A line that counts: what it is of, whether a process ends by it, or the `whole` job."""
+
+    labels: Mapping[str, str]
+    line: Line
+    fatal: bool
+    whole: bool = False
+
+
+@dataclass
+class _Reading:
+    """What is gathered while lines are read."""
+
+    known: list[Known] = field(default_factory=list)
+    named: list[Line] = field(default_factory=list)
+    nodes: dict[str, str] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
+    calm: set[float] = field(default_factory=set)
+    last: float = -np.inf
+
+    def take(self, lines: Iterable[Line], serious: Container[str]) -> Iterator[Line]:
+        """Yield the lines, and keep what is to be known of them."""
+        for line in lines:
+            if line.time is not None:
+                self.last = max(self.last, line.time)
+                if line.rank is not None and line.level in _CALM:
+                    self.calm.add(line.time // STEP * STEP)
+            if line.node and line.rank is not None:
+                self.nodes.setdefault(line.rank, line.node)
+            elif line.node:
+                self.hosts.add(line.node)
+            if line.event in serious and line.level in _GRAVE:
+                self.named.append(line)
+            yield line
+
+
+def read(logs: Logs, matcher: Matcher, stretch: tuple[float, float], steps: Floats, job: str) -> Said:
+    """Read the lines of a stretch of time, in which a job took steps at these times (none: nothing tells)."""
+    reading, serious = _Reading(), _serious(matcher)
+    lines = reading.take(logs.lines(Wanted(start=stretch[0], end=stretch[1])), serious)
+    reading.known = [one for one in known(lines, matcher) if one.line.time is not None]
+    progress = Progress(steps if len(steps) else np.array(sorted(reading.calm)))
+    sources = {one.line.source for one in reading.known}
+    found = [_event(one, job, reading) for one in reading.known]
+    for line in reading.named:
+        if line.source not in sources and line.time is not None:
+            labels = {"template": "", "role": "", "event": line.event, **_whose(line.rank, line.node, job)}
+            found.append(Event(labels, line, serious[line.event] and line.level == "ERROR"))
+    heard = Heard()
+    for one in reading.known:
+        if progress.stands(one):
+            heard.take(one)
+    return _said(reading, found, heard, (stretch, progress), (job, logs))
+
+
+def _serious(matcher: Matcher) -> dict[str, bool]:
+    """Return the events of the table that are more than the normal course, and whether a process ends by them."""
+    fatal = {one.event for one in matcher.templates.values() if one.fatal}
+    return {one.name: one.name in fatal for one in events.table().values() if one.level != "INFO"}
+
+
+def _event(one: Known, job: str, reading: _Reading) -> Event:
+    """Return a known line as what it counts as, with the most that is known of where it belongs."""
+    groups, template = one.groups, one.template
+    rank = one.rank if template.entity != "job" else None
+    node = groups.get("node") or one.line.node or reading.nodes.get(rank or "")
+    labels = {"template": template.id, "role": template.role, "event": template.event, **_whose(rank, node, job)}
+    labels |= {name: groups[name] for name in ("pci", "nic") if name in groups and node}
+    if "nic" in labels:
+        labels["device"] = labels.pop("nic")
+    return Event(labels, one.line, template.fatal, template.entity == "job")
+
+
+def _whose(rank: str | None, node: str | None, job: str) -> dict[str, str]:
+    return {"job_id": job} | ({"rank": rank} if rank else {}) | ({"node": node} if node else {})
+
+
+def _said(
+    reading: _Reading,
+    found: Sequence[Event],
+    heard: Heard,
+    course: tuple[tuple[float, float], Progress],
+    whose: tuple[str, Logs],
+) -> Said:
+    """Put what was gathered into series."""
+    (start, end), progress = course
+    job, logs = whose
+    ranks = sorted({*filter(None, logs.last()), *reading.nodes}, key=natural)
+    fatal = _fatal(found)
+    since = next((time for time in fatal if progress.after(time) == np.inf), None)
+    waiting = min(heard.began, default=None)
+    failed = since is not None or waiting is not None
+    until = end if failed else min(reading.last, end)
+    if until < start:
+        return Said([], [], failed=False)
+    span = _Span(start, until)
+    read_of = [_whose(rank, reading.nodes.get(rank), job) for rank in ranks]
+    read_of += [_whose(None, host, job) for host in sorted(reading.hosts)]
+    series = [span.constant({"__name__": "log_read", **labels}) for labels in read_of]
+    series += _counted(found, span)
+    series += _xids(reading.known, span)
+    series.append(_failed(fatal, progress, span, job))
+    series += _last_events(logs, span, job) if failed else []
+    if failed:
+        failures = heard.failures(waiting if waiting is not None else since)
+        series += _ordered([(_event(one, job, reading), one) for one in failures], span)
+    if waiting is not None:
+        series += [span.since(labels, waiting, many) for labels, many in _waited(heard, reading, ranks, whose)]
+    quotes = _quotes(found)
+    waits = [one.line for one in reading.known if WAITS & one.groups.keys()]
+    if waits:
+        first = min(waits, key=lambda line: line.time or 0.0)
+        quotes += [quoted(one.labels, first) for one in series if one.labels["__name__"] == "log_waited_for"]
+    return Said(series, quotes, failed, reading.nodes)
+
+
+def _waited(
+    heard: Heard, reading: _Reading, ranks: Sequence[str], whose: tuple[str, Logs]
+) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield the labels of each rank that a wait ends at, and how many ranks wait for it."""
+    job, world = whose[0], whose[1].world()
+    for wait in accused(heard.waits([str(rank) for rank in range(world)] if world is not None else ranks)):
+        for rank in wait.ranks:
+            place = _whose(rank, reading.nodes.get(rank), job)
+            yield {"__name__": "log_waited_for", "why": wait.why, **place}, float(max(wait.waiting, 1))
+
+
+class _Span(NamedTuple):
+    """The time that series are made for."""
+
+    start: float
+    end: float
+
+    def grid(self) -> Floats:
+        """Return the times of samples, and the end."""
+        times = np.arange(self.start, self.end, STEP)
+        return np.append(times, self.end)
+
+    def constant(self, labels: Mapping[str, str], value: float = 1.0) -> Series:
+        """Return a series that never changes."""
+        times = self.grid()
+        return Series(labels, times, np.full(len(times), value))
+
+    def since(self, labels: Mapping[str, str], begin: float, value: float) -> Series:
+        """Return a series that begins with a value at a time."""
+        return self.steps(labels, [begin], [value], None)
+
+    def steps(
+        self, labels: Mapping[str, str], times: Sequence[float], values: Sequence[float], before: float | None = 0.0
+    ) -> Series:
+        """Return a series that changes at some ascending times, and reads `before` ahead of them (None: nothing)."""
+        grid = np.unique(np.concatenate([self.grid(), np.clip(times, self.start, self.end)]))
+        index = np.searchsorted(np.asarray(times), grid, side="right") - 1
+        level = np.where(index >= 0, np.asarray(values)[np.maximum(index, 0)], np.nan if before is None else before)
+        there = ~np.isnan(level)
+        return Series(labels, grid[there], level[there])
+
+
+def _fatal(found: Sequence[Event]) -> list[float]:
+    """Return when processes of a job ended, ascending; what follows on the end of the whole job is no failure of it."""
+    ended = sorted(event.line.time or 0.0 for event in found if event.fatal and event.whole)
+    times = sorted(event.line.time or 0.0 for event in found if event.fatal and not event.whole)
+    return [time for time in times if not any(end <= time <= end + ENDING for end in ended)]
+
+
+def _counted(found: Sequence[Event], span: _Span) -> Iterator[Series]:
+    """Yield the counters of lines by what they are of and what they say."""
+    times: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for event in found:
+        labels = {"__name__": "log_lines_total", **event.labels, "fatal": "yes" if event.fatal else "no"}
+        times.setdefault(tuple(labels.items()), []).append(event.line.time or 0.0)
+    for key, when in times.items():
+        when.sort()
+        yield span.steps(dict(key), when, [float(count + 1) for count in range(len(when))])
+
+
+def _xids(found: Sequence[Known], span: _Span) -> Iterator[Series]:
+    """Yield the last Xid of each GPU that has had one."""
+    by_gpu: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for one in found:
+        node = one.groups.get("node") or one.line.node
+        if node and "xid" in one.groups and "pci" in one.groups:
+            by_gpu.setdefault((node, one.groups["pci"]), []).append((one.line.time or 0.0, float(one.groups["xid"])))
+    for (node, pci), codes in by_gpu.items():
+        codes.sort()
+        labels = {"__name__": "log_xid", "node": node, "pci": pci}
+        yield span.steps(labels, [time for time, _ in codes], [code for _, code in codes])
+
+
+def _failed(fatal: Sequence[float], progress: Progress, span: _Span, job: str) -> Series:
+    """Return whether the job has failed and not stepped since."""
+    changes: dict[float, float] = {span.start: 0.0}
+    until = -np.inf
+    for time in fatal:
+        if time >= until:
+            until = progress.after(time)
+            changes |= {time: 1.0} | ({until: 0.0} if np.isfinite(until) else {})
+    return span.steps({"__name__": "log_failed", "job_id": job}, list(changes), list(changes.values()))
+
+
+def _last_events(logs: Logs, span: _Span, job: str) -> Iterator[Series]:
+    """Yield what the last line of each rank is about, where it names an event, from when it was written."""
+    for rank, end in logs.last().items():
+        if rank and end.line.event and end.line.time is not None and end.line.time <= span.end:
+            labels = {"__name__": "log_last_event", "event": end.line.event, **_whose(rank, end.line.node, job)}
+            yield span.since(labels, max(end.line.time, span.start), 1.0)
+
+
+def _ordered(failures: Sequence[tuple[Event, Known]], span: _Span) -> Iterator[Series]:
+    """Yield for each that failed how many others did so before it."""
+    first: dict[tuple[tuple[str, str], ...], float] = {}
+    for event, one in failures:
+        labels = {name: value for name, value in event.labels.items() if name not in _ABOUT}
+        first.setdefault(tuple(labels.items()), one.line.time or 0.0)
+    times = sorted(first.values())
+    for key, time in first.items():
+        earlier = bisect_right(times, time - APART)
+        yield span.since({"__name__": "log_failed_before", **dict(key)}, time, float(earlier))
+
+
+def _quotes(found: Sequence[Event]) -> list[LogLine]:
+    """Return the first line of each kind at each place."""
+    first: dict[tuple[tuple[str, str], ...], Event] = {}
+    for event in sorted(found, key=lambda one: one.line.time or 0.0):
+        first.setdefault(tuple(event.labels.items()), event)
+    return [
+        quoted({"__name__": "log_lines_total", **event.labels, "fatal": "yes" if event.fatal else "no"}, event.line)
+        for event in list(first.values())[:_QUOTES]
+    ]
+
+
+def quoted(labels: Mapping[str, str], line: Line) -> LogLine:
+    """Return a line as reports quote it."""
+    text = " ".join(line.message.split())
+    return LogLine(
+        labels=dict(labels), rank=line.rank or "", time=line.time or 0.0, level=line.level, event=line.event,
+        text=text if len(text) <= _TEXT else f"{text[: _TEXT - 3]}...", file=line.source.file,
+    )  # fmt: skip
+
+
+def last_words(logs: Logs, job: str, end: float) -> list[LogLine]:
+    """Return the last lines of each rank up to a time, those of its last seconds."""
+    latest = {rank: min(one.line.time, end) for rank, one in logs.last().items() if rank and one.line.time is not None}
+    found: dict[str, list[Line]] = {}
+    for line in logs.lines(Wanted(latest=latest, last=LAST_WORDS)):
+        if line.rank is not None and line.time is not None:
+            mine = found.setdefault(line.rank, [])
+            mine.append(line)
+    words = []
+    for rank in sorted(found, key=natural):
+        ordered = sorted(found[rank], key=lambda line: line.time or 0.0)[-WORDS:]
+        words += [quoted(_whose(rank, line.node, job), line) for line in ordered]
+    return words
+
+
+def places(said: Said, job: str) -> list[Series]:
+    """Return info series that place ranks on nodes, and on the GPUs there: the i-th rank of a node is taken to use GPU i."""
+    read_of = next((one for one in said.series if one.labels["__name__"] == "log_read"), None)
+    if read_of is None:
+        return []
+    on: dict[str, list[str]] = {}
+    for rank, node in said.nodes.items():
+        on.setdefault(node, []).append(rank)
+    found = []
+    for node, ranks in sorted(on.items()):
+        for gpu, rank in enumerate(sorted(ranks, key=natural)):
+            labels = {"__name__": "train_rank_info", "job_id": job, "rank": rank, "node": node, "gpu": str(gpu)}
+            found.append(Series(labels, read_of.times, read_of.values))
+    return found
+
+
+def carried(block: Block, until: float) -> Block:
+    """Return series with their last samples carried on to a time, as an exporter would show what has stopped."""
+    last = block.times[block.offsets[1:] - 1]
+    grids = [np.append(np.arange(time + STEP, until, STEP), until) if time < until else np.zeros(0) for time in last]
+    series = [
+        Series(
+            labels,
+            np.concatenate([block.times[begin:end], grid]),
+            np.concatenate([block.values[begin:end], np.full(len(grid), block.values[end - 1])]),
+        )
+        for labels, begin, end, grid in zip(
+            block.labels, block.offsets[:-1].tolist(), block.offsets[1:].tolist(), grids, strict=True
+        )
+    ]
+    offsets = np.concatenate(([0], np.cumsum([len(one.times) for one in series]))).astype(np.int64)
+    return Block(
+        block.labels,
+        offsets,
+        np.concatenate([one.times for one in series]),
+        np.concatenate([one.values for one in series]),
+    )
