@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +25,9 @@ from rca.sources import recording
 from rca.sources.prometheus import PrometheusStore
 from rca.sources.survey import survey
 from rca.times import parse_time
+
+if TYPE_CHECKING:
+    from rca.physics.world import World
 
 Step = Callable[[str], None]
 LONG_BLOCK = 2 * 3600.0
@@ -65,17 +69,52 @@ def record(given: Inputs, to: Path, step: Step) -> str:
     )
 
 
-def simulate(scenario: Path, to: str, end: float | None, step: Step) -> str:
-    """Write a scenario as OpenMetrics, to a file or to stdout, and say what was written."""
+def simulate(scenario: Path, to: str | None, logs: Path | None, end: float | None, step: Step) -> str:
+    """Write a scenario as OpenMetrics, to a file or to stdout, or as log files into a folder, and say what was written."""
     from rca import openmetrics  # noqa: PLC0415 - the simulator is heavy
     from rca.sources.scenario import stage  # noqa: PLC0415 - likewise
 
+    if logs is not None:
+        _make_empty("--logs", logs)
     step(f"simulating {scenario}")
     world = stage(scenario, end)
-    step(f"writing {to}")
-    save(to, openmetrics.lines(world))
-    series = sum(len(metric.labels) for metric in world.metrics.values())
-    return f"{'stdout' if to == '-' else to}: {stamp(world.epoch)} to {stamp(world.end)}, {counted(series, 'series')}"
+    said, span = [], f"{stamp(world.epoch)} to {stamp(world.end)}"
+    if logs is not None:
+        step(f"writing {logs}")
+        said.append(f"{logs}: {span}, {_write_logs(logs, world)}")
+    if to is not None:
+        step(f"writing {to}")
+        save(to, openmetrics.lines(world))
+        series = sum(len(metric.labels) for metric in world.metrics.values())
+        said.append(f"{'stdout' if to == '-' else to}: {span}, {counted(series, 'series')}")
+    return "\n".join(said)
+
+
+def _make_empty(flag: str, folder: Path) -> None:
+    """Make a folder, or refuse one that holds anything: old logs among new ones would be read as one incident."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{flag}: {folder} is not empty, name a new folder")
+    except OSError as error:
+        raise SourceError(f"{folder}: cannot be made, {(error.strerror or str(error)).lower()}") from error
+
+
+def _write_logs(folder: Path, world: "World") -> str:
+    """Write the log files of a simulated cluster, each as old as its last line, and say how many."""
+    from rca.physics.voices import files  # noqa: PLC0415 - the simulator is heavy
+
+    count = size = 0
+    try:
+        for page in files(world.trace, world.epoch):
+            path = folder / page.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(page.data)
+            os.utime(path, (page.changed, page.changed))
+            count, size = count + 1, size + len(page.data)
+    except OSError as error:
+        raise SourceError(f"{folder}: cannot be written, {(error.strerror or str(error)).lower()}") from error
+    return f"{counted(count, 'log file')}, {counted(size, 'byte')}"
 
 
 def check(given: Inputs) -> tuple[Sequence[Problem], str]:

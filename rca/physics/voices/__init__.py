@@ -118,8 +118,8 @@ class _Speaker:
     def _page(self, path: str, lines: Iterable[Said]) -> Page:
         """Return a file of text, in front of which the collector's time stands where there is one."""
         kept = [one for one in lines if one.time < self._end]
-        cri = self._logs.format == "cri"
-        text = "".join(f"{collected(one.time) if cri else ''}{one.text}\n" for one in kept)
+        heads = {time: collected(time) for time in {one.time for one in kept}} if self._logs.format == "cri" else {}
+        text = "".join(f"{heads.get(one.time, '')}{one.text}\n" for one in kept)
         return Page(path, text.encode(), kept[-1].time if kept else self._end)
 
     def _stderr(self, rank: int) -> Iterator[Said]:

@@ -23,7 +23,9 @@ from rca.physics.stops import Stop, stop, waits_for_mount
 from rca.physics.voices.groups import CONTEXT, DATA, PIPELINE, TENSOR, WORLD, Group, groups
 from rca.physics.written import Logs
 
-LIVES, SLEEPS, BLOCKED, FROZEN, VANISHES, KILLED, STARVED, MEMORY, LAUNCH, ENDED, CLOSED, UNREACHABLE, TIMES_OUT = range(13)
+LIVES, SLEEPS, BLOCKED, FROZEN, VANISHES, KILLED, STARVED, MEMORY, LAUNCH, ENDED, CLOSED, UNREACHABLE, TIMES_OUT = (
+    range(13)
+)
 """It goes on; it sleeps, is in an uninterruptible read, or its driver does not come back; its node loses power; it is killed,
 or killed by its host for want of memory; its GPU has no memory left, or does not answer; the launcher ends it; a peer has
 closed the connection, or does not answer; its watchdog gives up."""
@@ -224,9 +226,9 @@ class _End(NamedTuple):
         edges.append(self._siblings(absent))
         tail, head, cost = (np.concatenate(part) for part in zip(*edges, strict=True))
         graph = coo_array((cost, (tail, head)), shape=(count + 1, count + 1)).tocsr()
-        told, before = dijkstra(graph, indices=count, return_predecessors=True)
-        seen = np.where((before[:count] >= 0) & (before[:count] < count), before[:count], -1)
-        return self.stopped + told[:count], seen
+        told, before = dijkstra(graph, indices=np.array([count]), return_predecessors=True)
+        seen: Ints = before[0, :count].astype(np.int64)
+        return self.stopped + told[0, :count], np.where((seen >= 0) & (seen < count), seen, -1)
 
     def _seen(self, absent: Ints) -> list[tuple[Ints, Ints, Floats]]:
         """Return the edges to peers on other nodes; a node without power closes no connection, the port gives up on it."""

@@ -79,7 +79,9 @@ class Hosts:
 
     def _frozen(self, gpu: int, at: float) -> Iterator[tuple[int, Said]]:
         slot = int(self._trace.plant.hardware.slot[gpu])
-        waits = f"Timeout after 45s of waiting for RPC response from GPU{slot} GSP! Expected function 76 (GSP_RM_CONTROL)"
+        waits = (
+            f"Timeout after 45s of waiting for RPC response from GPU{slot} GSP! Expected function 76 (GSP_RM_CONTROL)"
+        )
         text = f"NVRM: Xid (PCI:{self._card(gpu)}): 119, pid=1187, name=nv-hostengine, {waits} (0x2080a068 0x4)."
         yield self._line(self._node(gpu), at + _NO_ANSWER, text)
 

@@ -126,7 +126,9 @@ class Launcher:
         yield Said(now, self._head(now, "E", agent) + ended)
         yield from (Said(now, line) for line in (*_RAISED, *self._block(node, failed)))
         name = self._trace.plant.hardware.nodes[node]
-        yield Said(now + 0.6, f"srun: error: {name}: task {node - int(self._job.layout.node[0])}: Exited with exit code 1")
+        yield Said(
+            now + 0.6, f"srun: error: {name}: task {node - int(self._job.layout.node[0])}: Exited with exit code 1"
+        )
 
     def _failed(self, rank: int) -> Failed:
         code = _CODES[int(self._told.how[rank])]

@@ -125,14 +125,14 @@ class Voice(NamedTuple):
         yield Said(time, "")
         yield Said(time, warned)
         yield from self._failed(time + 0.05, work, timed_out=False)
-        where = "ProcessGroupNCCL.cpp:2363" if self.torch == "2.6" else "ProcessGroupNCCL.cpp:1687"
+        line = 2363 if self.torch == "2.6" else 1687
+        where = f"/pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:{line}"
         told = [
             f"NCCL error: remote process exited or there was a network error, NCCL version {_NCCL[self.torch]}",
             "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
             "Last error:",
             last,
-            f"Exception raised from checkForNCCLErrorsInternal at /pytorch/torch/csrc/distributed/c10d/{where} "
-            "(most recent call first):",
+            f"Exception raised from checkForNCCLErrorsInternal at {where} (most recent call first):",
         ]
         yield from self._ends(time + 0.051, work, [*told, *_frames("checkForNCCLErrorsInternal")])
 

@@ -1,6 +1,7 @@
 """The JSON lines of `rca.hook`: a rank starts, steps, saves and ends; a step that waited long for its input is told."""
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ LONG_BEFORE = 3600.0 * 30.0
 """Seconds for which a job has run that no warm-up begins."""
 _ANYBODY = 987_654_321
 """Stands for the rank in lines that are the same on several."""
+_TURNS = 8
+"""Ranks of a node end a step one after the other, a millisecond apart."""
 _LATE, _LEAST = 5.0, 0.1
 """A wait for input is told from so many times the usual, and so much of a step, on."""
 
@@ -67,64 +70,61 @@ class Pages:
     def __init__(self, trace: Trace, job: JobTrace, epoch: float) -> None:
         self._trace, self._job, self._epoch = trace, job, epoch
         self._course = course(trace, job)
-        self._steps: dict[tuple[int, int], list[tuple[float, bytes]]] = {}
+        self._steps: dict[tuple[int, bytes], list[tuple[float, bytes]]] = {}
+        self._stage, self._replica = job.layout.index("pp"), job.layout.index("dp")
         self._saves = list(self._saved())
         self._mark = f'"rank":{_ANYBODY}'.encode()
 
     def of(self, rank: int, until: float, pid: int) -> bytes:
         """Return the lines of a rank before a time in seconds of the scenario."""
-        layout = self._job.layout
-        begun = started(self._trace, self._job)
+        begun, ended = started(self._trace, self._job), finished(self._trace, self._job)
         if begun is None:
             return b""
-        parts = [self._begin(rank, begun, pid)] if begun < until else []
+        late = 1e-3 * (rank % 97)
+        parts = [self._begin(rank, begun + late, pid)] if begun < until else []
         lines = self._lines(rank)
-        count = len(lines)
-        if count and lines[-1][0] >= until:
-            count = int(np.searchsorted([time for time, _ in lines], until))
+        count = bisect_left(lines, until, key=lambda one: one[0])
         shared = b"".join(line for _, line in lines[:count])
         parts.append(shared.replace(self._mark, b'"rank":%d' % rank))
-        ended = finished(self._trace, self._job)
         if ended is not None and ended < until:
-            parts.append(self._line(ended + 1e-3 * (rank % 97), "INFO", "RANK_END", f"rank {rank} ends", {}, rank))
-        assert len(layout) > rank
+            parts.append(self._line(ended + late, "RANK_END", f"rank {rank} ends", {}, rank))
         return b"".join(parts)
 
     def _begin(self, rank: int, begun: float, pid: int) -> bytes:
         layout = self._job.layout
         node = self._trace.plant.hardware.nodes[layout.node[rank]]
         data = {"world_size": len(layout), "node": node, "pid": pid}
-        return self._line(
-            begun + 1e-3 * (rank % 97), "INFO", "RANK_START", f"rank {rank} of {len(layout)} starts", data, rank
-        )
+        return self._line(begun, "RANK_START", f"rank {rank} of {len(layout)} starts", data, rank)
 
     def _lines(self, rank: int) -> list[tuple[float, bytes]]:
-        """Return what a rank has to say between its start and its end: a reader its own, others what eight of them share."""
-        layout = self._job.layout
-        reads = bool(layout.reads[rank])
-        key = (1, rank) if reads else (0, rank % 8)
+        """Return what a rank has to say between its start and its end, once for all that wait as long for their input."""
+        waited = self._waited(rank)
+        key = (rank % _TURNS, waited.tobytes())
         if key not in self._steps:
-            told = [*self._stepped(rank if reads else -1, rank % 8), *self._saves]
+            told = [*self._stepped(waited, rank % _TURNS), *self._saves]
             self._steps[key] = sorted(told, key=lambda one: one[0])
         return self._steps[key]
 
-    def _stepped(self, reader: int, turn: int) -> Iterator[tuple[float, bytes]]:
-        written, layout = self._job.layout.job, self._job.layout
-        stage, replica = int(layout.index("pp")[reader]), int(layout.index("dp")[reader])
-        data = self._job.steps["data"][self._course.row, stage, replica] if reader >= 0 else None
-        usual = max(seconds(written.data.wait), 1e-3)
-        for place, (number, ended, lasted) in enumerate(
-            zip(self._course.number.tolist(), self._course.ended.tolist(), self._course.lasted.tolist(), strict=True)
-        ):
-            waited = float(data[place]) if data is not None else 0.0
+    def _waited(self, rank: int) -> Floats:
+        """Return how long each step waited for the input that the rank reads; who reads none waits for the others."""
+        layout, row = self._job.layout, self._course.row
+        if not layout.reads[rank]:
+            return np.zeros(len(row))
+        waited: Floats = self._job.steps["data"][row, self._stage[rank], self._replica[rank]]
+        return waited
+
+    def _stepped(self, waits: Floats, turn: int) -> Iterator[tuple[float, bytes]]:
+        usual = max(seconds(self._job.layout.job.data.wait), 1e-3)
+        columns = (one.tolist() for one in (self._course.number, self._course.ended, self._course.lasted, waits))
+        for number, ended, lasted, waited in zip(*columns, strict=True):
             at = ended + 1e-3 * (1 + turn) + 2e-4 * (number % 7)
             told = {"step": float(number), "step_seconds": round(lasted, 6), "data_wait_seconds": round(waited, 6)}
             if waited > max(_LATE * usual, _LEAST * lasted):
                 ms = round(waited * 1000.0)
                 late = f"step={number} data_load_ms={ms}"
-                yield at, self._line(at, "WARN", "DATA_LOAD_TIME", late, {"step": float(number), "ms": ms})
+                yield at, self._line(at, "DATA_LOAD_TIME", late, {"step": float(number), "ms": ms})
             text = f"step={number} step_seconds={lasted:.6g} data_wait_seconds={waited:.6g}"
-            yield at, self._line(at, "INFO", "TRAIN_STEP", text, told)
+            yield at, self._line(at, "TRAIN_STEP", text, told)
 
     def _saved(self) -> Iterator[tuple[float, bytes]]:
         """Yield the checkpoints that were written; one that the stop of the job has broken off is none."""
@@ -136,9 +136,8 @@ class Pages:
                 continue
             at, lasted = float(self._trace.edges[end]), (end - begin) * DT - 0.2
             told = {"seconds": round(lasted, 3), "step": int(self._job.progress[end])}
-            yield at, self._line(at, "INFO", "CHECKPOINT_SAVE", f"checkpoint save took {lasted:.3f} s", told)
+            yield at, self._line(at, "CHECKPOINT_SAVE", f"checkpoint save took {lasted:.3f} s", told)
 
-    def _line(
-        self, at: float, level: str, event: str, message: str, extra: dict[str, object], rank: int = _ANYBODY
-    ) -> bytes:
+    def _line(self, at: float, event: str, message: str, extra: Mapping[str, object], rank: int = _ANYBODY) -> bytes:
+        level = "WARN" if event == "DATA_LOAD_TIME" else "INFO"
         return logs.text(logs.Line(self._epoch + at, level, event, message, extra), rank).encode()

@@ -52,7 +52,7 @@ def works(trace: Trace, job: JobTrace, told: Fates) -> list[Work]:
     layout = job.layout
     row = int(np.searchsorted(trace.edges, told.stopped))
     done, share = int(job.progress[row]), float(job.progress[row] % 1.0)
-    kinds = _kinds(job, done, share)
+    kinds = _kinds(job, share)
     dice = generator(trace.plant.scenario.seed, f"ahead {job.plan.row}").random(len(layout))
     fed = _fed(told, layout.reads)
     found = []
@@ -77,10 +77,11 @@ def _fed(told: Fates, reads: NDArray[np.bool_]) -> NDArray[np.bool_]:
     if TENSOR in told.groups:
         members = told.groups[TENSOR].members
         marked[members[held[members].any(axis=1)]] = True
-    return marked & (told.wait.kind == TENSOR)
+    waiting: NDArray[np.bool_] = marked & (told.wait.kind == TENSOR)
+    return waiting
 
 
-def _kinds(job: JobTrace, done: int, share: float) -> Mapping[str, Kind]:
+def _kinds(job: JobTrace, share: float) -> Mapping[str, Kind]:
     layout, written = job.layout, job.layout.job
     count = len(layout)
     layers = max(_LAYERS // written.pp, 1)
