@@ -184,7 +184,7 @@ def record(given: "Inputs", to: Path) -> None:
     "--logs",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write what its ranks, hosts and launcher log into a new folder.",
+    help="Write what it logs, into a new folder.",
 )
 @click.option("--at", metavar="TIME", help="When it ends: now, -2h or RFC 3339  [as it says itself]")
 @click.option("--listen", metavar="HOST:PORT", help="Let it happen now, at /metrics there.")

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,9 +24,6 @@ from rca.sources import recording
 from rca.sources.prometheus import PrometheusStore
 from rca.sources.survey import survey
 from rca.times import parse_time
-
-if TYPE_CHECKING:
-    from rca.physics.world import World
 
 Step = Callable[[str], None]
 LONG_BLOCK = 2 * 3600.0
@@ -72,6 +68,7 @@ def record(given: Inputs, to: Path, step: Step) -> str:
 def simulate(scenario: Path, to: str | None, logs: Path | None, end: float | None, step: Step) -> str:
     """Write a scenario as OpenMetrics, to a file or to stdout, or as log files into a folder, and say what was written."""
     from rca import openmetrics  # noqa: PLC0415 - the simulator is heavy
+    from rca.physics.voices import files  # noqa: PLC0415 - likewise
     from rca.sources.scenario import stage  # noqa: PLC0415 - likewise
 
     if logs is not None:
@@ -81,7 +78,7 @@ def simulate(scenario: Path, to: str | None, logs: Path | None, end: float | Non
     said, span = [], f"{stamp(world.epoch)} to {stamp(world.end)}"
     if logs is not None:
         step(f"writing {logs}")
-        said.append(f"{logs}: {span}, {_write_logs(logs, world)}")
+        said.append(f"{logs}: {span}, {_write_all(logs, files(world.trace, world.epoch))}")
     if to is not None:
         step(f"writing {to}")
         save(to, openmetrics.lines(world))
@@ -100,18 +97,16 @@ def _make_empty(flag: str, folder: Path) -> None:
         raise SourceError(f"{folder}: cannot be made, {(error.strerror or str(error)).lower()}") from error
 
 
-def _write_logs(folder: Path, world: "World") -> str:
-    """Write the log files of a simulated cluster, each as old as its last line, and say how many."""
-    from rca.physics.voices import files  # noqa: PLC0415 - the simulator is heavy
-
+def _write_all(folder: Path, pages: Iterable[tuple[str, bytes, float]]) -> str:
+    """Write log files, each by its path, what stands in it and when it was written to last, and say how many."""
     count = size = 0
     try:
-        for page in files(world.trace, world.epoch):
-            path = folder / page.path
+        for name, data, changed in pages:
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(page.data)
-            os.utime(path, (page.changed, page.changed))
-            count, size = count + 1, size + len(page.data)
+            path.write_bytes(data)
+            os.utime(path, (changed, changed))
+            count, size = count + 1, size + len(data)
     except OSError as error:
         raise SourceError(f"{folder}: cannot be written, {(error.strerror or str(error)).lower()}") from error
     return f"{counted(count, 'log file')}, {counted(size, 'byte')}"
