@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from rca import __version__, render, terminal
-from rca.errors import ProblemsError, RcaError
+from rca.errors import ProblemsError, RcaError, UsageError
 from rca.exporter.flags import exporter
 from rca.logs.flags import logs
 
@@ -177,18 +177,28 @@ def record(given: "Inputs", to: Path) -> None:
     terminal.say(saved)
 
 
-@rca.command(short_help="Write a made-up cluster as OpenMetrics.")
+@rca.command(short_help="Write a made-up cluster as OpenMetrics, or its logs.")
 @click.argument("scenario", type=_FILE, metavar="FILE")
-@click.option("--to", metavar="FILE", help="Where to write it; - is stdout  [-]")
+@click.option("--to", metavar="FILE", help="Where to write it; - is stdout  [-, without --logs]")
+@click.option(
+    "--logs",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write what it logs, into a new folder.",
+)
 @click.option("--at", metavar="TIME", help="When it ends: now, -2h or RFC 3339  [as it says itself]")
 @click.option("--listen", metavar="HOST:PORT", help="Let it happen now, at /metrics there.")
 @_DEBUG
-def simulate(scenario: Path, to: str | None, at: str | None, listen: str | None) -> None:
-    """Write a made-up cluster as OpenMetrics, for `promtool tsdb create-blocks-from openmetrics`.
+def simulate(scenario: Path, to: str | None, logs: Path | None, at: str | None, listen: str | None) -> None:
+    """Write a made-up cluster as OpenMetrics, for `promtool tsdb create-blocks-from openmetrics`, or as log files.
 
     With --listen it happens now, for a Prometheus that scrapes it (with honor_labels): its first fault begins in a
     minute, unless --at says when the scenario ends, and when it is over it begins again. --to then takes what lies in
     the past already.
+
+    \b
+      rca simulate scenarios/cooling_fault.yaml --to series.om
+      rca simulate scenarios/logs/logs_lost_gpu.yaml --logs incident
     """
     from rca import commands  # noqa: PLC0415 - heavy
 
@@ -197,10 +207,12 @@ def simulate(scenario: Path, to: str | None, at: str | None, listen: str | None)
     if listen is not None:
         from rca import service  # noqa: PLC0415 - heavy
 
+        if logs is not None:
+            raise UsageError("--listen and --logs: logs are written at once, leave out --listen")
         service.simulate(scenario, to, end, listen)
         return
     with terminal.progress() as step:
-        written = commands.simulate(scenario, to or "-", end, step)
+        written = commands.simulate(scenario, to or (None if logs else "-"), logs, end, step)
     terminal.say(written)
 
 

@@ -171,7 +171,11 @@ def test_combinations_of_conditions_are_told():
         ("serve.md", "Settings", (config.Serving,)),
         ("scenarios.md", "A file", (written.Scenario,)),
         ("scenarios.md", "cluster", (written.Cluster, written.Mount)),
-        ("scenarios.md", "job", (written.Job, written.Data, written.Saving, written.Collector, written.WarmUp)),
+        (
+            "scenarios.md",
+            "job",
+            (written.Job, written.Data, written.Saving, written.Collector, written.WarmUp, written.Logs),
+        ),
         ("scenarios.md", "faults", (written.Fault, written.Where)),
         ("scenarios.md", "telemetry", (written.Telemetry, written.Gap)),
         ("scenarios.md", "expect", (written.Expect, written.ExpectedCause)),

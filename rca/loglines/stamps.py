@@ -14,7 +14,7 @@ DAY = 86_400.0
 _MONTHS = {name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 _MONTH = rb"(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _CLOCK = rb"(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-_GLOG = re.compile(rb"(?:^|\[|\s)[IWEFD](\d\d)(\d\d) " + _CLOCK)
+_GLOG = re.compile(rb"(?:^|\[|\s)[IWEFD](\d{1,2})(\d\d) " + _CLOCK)  # PyTorch leaves out the zero of a month
 _SYSLOG = re.compile(rb"^\s*\[?(?:<\d+>)?" + _MONTH + rb" +(\d{1,2}) " + _CLOCK)
 _WRITTEN = re.compile(rb"\[?" + _MONTH + rb" +(\d{1,2}) (\d{4}) " + _CLOCK)
 _DMESG = re.compile(rb"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) " + _MONTH + rb" +(\d{1,2}) " + _CLOCK + rb" (\d{4})\]")
@@ -83,6 +83,8 @@ class Stamps:
         (1779999999.25, 1779999999.25)
         >>> stamps.find(b"May 28 20:26:39 node-1 kernel: c"), stamps.find(b"Jul 1 00:00:00 last year")
         (1779999999.0, 1751328000.0)
+        >>> stamps.find(b"[rank3]:[E528 20:26:39.250000000 ProcessGroupNCCL.cpp:629] e")
+        1779999999.25
         >>> stamps.find(b"[Thu May 28 20:26:39 2026] d"), stamps.find(b"step 3")
         (1779999999.0, None)
         """

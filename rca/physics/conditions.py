@@ -57,10 +57,13 @@ EFFECTS: Mapping[str, Effect] = {
     "saving": Effect("job", 1.0),
     "stuck": Effect("rank", 0.0),
     "gone": Effect("rank", 0.0),
+    "out_of_memory": Effect("rank", 0.0),
+    "mismatched": Effect("rank", 0.0),
     "down": Effect("node", 0.0),
     "lost": Effect("gpu", 0.0),
     "frozen": Effect("gpu", 0.0),
     "port_down": Effect("gpu", 0.0),
+    "mount_frozen": Effect("export", 0.0),
 }
 
 

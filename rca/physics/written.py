@@ -112,6 +112,25 @@ class WarmUp(Written, frozen=True, kw_only=True):
     compile: Duration = "90s"
 
 
+class Logs(Written, frozen=True, kw_only=True):
+    """How a job's ranks and its launcher write what `rca simulate --logs` puts down.
+
+    `torch` is the version whose words a dying process uses, `timeout` how long its watchdog lets a collective run (10
+    minutes, half an hour in 2.1). Lines of stderr bear the time of the collector that took them (`cri`, as Kubernetes
+    keeps them), or only what the process itself writes (`plain`). Each `every`-th step has a line; where nobody says,
+    as many as keep a job's files below 60 MB.
+
+    `peers` says how ranks on other nodes learn that a process has died: its connections are `closed`, nothing is told
+    (`silent`) until their watchdogs give up, or the launcher ends the whole job (`killed`).
+    """
+
+    torch: Literal["2.1", "2.4", "2.6"] = "2.6"
+    timeout: Duration | None = None
+    format: Literal["cri", "plain"] = "cri"
+    every: Count | None = None
+    peers: Literal["closed", "silent", "killed"] = "closed"
+
+
 class Job(Written, frozen=True, kw_only=True):
     """A synchronous training job. `nodes` is how many it fills, from node `first` on; tp * cp * dp * pp ranks.
 
@@ -153,6 +172,7 @@ class Job(Written, frozen=True, kw_only=True):
     evaluation: Pause | None = None
     ends: Duration | None = None
     steps: Count | None = None
+    logs: Logs = Logs()
 
 
 class Where(Written, frozen=True, kw_only=True):
@@ -186,8 +206,10 @@ class Fault(Written, frozen=True, kw_only=True):
     On jobs: `sequence_spread`, the sigma of the logarithm of each replica's work in each step, `congestion`, the factor
     of all transfers between nodes, `sockets` (TCP instead of RDMA), and `saving`, the factor of a checkpoint's time.
 
-    What stops a job: ranks that are `stuck` on their host or whose process is `gone`, nodes that are `down`, GPUs that
-    fell off the bus (`lost`) or whose driver hangs (`frozen`), ports that left their link (`port_down`).
+    What stops a job: ranks that are `stuck` on their host or whose process is `gone`, whose GPU has not the memory that
+    they ask for (`out_of_memory`, and the process dies) or whose program calls another collective than the others
+    (`mismatched`), nodes that are `down`, GPUs that fell off the bus (`lost`) or whose driver hangs (`frozen`), ports
+    that left their link (`port_down`), and exports that answer nothing (`mount_frozen`), so that who reads there sleeps.
 
     What is only seen: `shows` is what series of the place read from then on, `counts` what their counters grow by a
     second more. Both name series as `metric` or `metric{label="value"}`. `labels` is what labels of the place's series
@@ -231,10 +253,13 @@ class Fault(Written, frozen=True, kw_only=True):
     saving: Positive | None = None
     stuck: bool | None = None
     gone: bool | None = None
+    out_of_memory: bool | None = None
+    mismatched: bool | None = None
     down: bool | None = None
     lost: bool | None = None
     frozen: bool | None = None
     port_down: bool | None = None
+    mount_frozen: bool | None = None
     shows: dict[str, float] | None = None
     counts: dict[str, Amount] | None = None
     labels: dict[str, str] | None = None
