@@ -9,7 +9,7 @@ from rca.ledger.checkpoints import Checkpoints
 from rca.ledger.course import Course, number, numbers, wide
 from rca.ledger.families import FAMILIES, GAUGES, STATES
 from rca.ledger.phases import Phases
-from rca.ledger.values import JOB, REPORTER, Extra, Sample, Values
+from rca.ledger.values import JOB, REPORTER, Extra, Key, Sample, Values
 from rca.parsers.record import Fields, Record, bad
 
 _EVENTS = 200
@@ -312,7 +312,8 @@ class Ledger:
         names = {"sequence_length": "seq_len", "batch_samples": "global_batch_size"}
         sizes = {name: self.size(name) for name in _SIZES}
         labels = tuple((names.get(name, name), f"{size:.0f}") for name, size in sizes.items() if size is not None)
-        self.values.drop_all("train_job_info")
+        if self.values.values.get(Key("train_job_info", JOB, labels)) is None:  # a thousand ranks say the same
+            self.values.drop_all("train_job_info")
         self.values.set("train_job_info", JOB, 1.0, labels)
 
     # what else is said

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rca.dumps import Dumps
 from rca.loglines import Ends, Line
-from rca.loglines.known import NO_DUMPS, SOMEWHERE, SPOKEN, WORLD, Heard, Known, accused, known
+from rca.loglines.heard import NO_DUMPS, SOMEWHERE, SPOKEN, WORLD, Heard, Known, accused, known
 from rca.plain import counted, natural
 from rca.waits import End, Waits
 

@@ -108,7 +108,7 @@ class FilesSource:
         """Return the present of a server where there is one, else the time of the last sample."""
         if self.live:
             return self.live[-1].now()
-        ends = [extent[1] for extent in map(Kept.extent, self.kept) if extent is not None]
+        ends = [extent[1] for store in self.kept if (extent := store.extent()) is not None]
         if not ends:
             raise SourceError(f"{', '.join(store.place for store in self.kept)}: no sample that the rules read")
         return max(ends)

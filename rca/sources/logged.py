@@ -20,7 +20,7 @@ import numpy as np
 
 from rca.hook import events
 from rca.loglines import Line, Logs, Wanted
-from rca.loglines.known import WAITS, Heard, Known, accused, known
+from rca.loglines.heard import WAITS, Heard, Known, accused, known
 from rca.model import Floats, LogLine
 from rca.phrases import Matcher
 from rca.plain import natural
@@ -198,6 +198,7 @@ def _said(
     if waits:
         first = min(waits, key=lambda line: line.time or 0.0)
         quotes += [quoted(one.labels, first) for one in series if one.labels["__name__"] == "log_waited_for"]
+    quotes += [quoted(labels, one.line) for one in reading.known if (labels := _gpu(one))]
     return Said(series, quotes, failed, reading.nodes)
 
 
@@ -263,15 +264,21 @@ def _counted(found: Sequence[Event], span: _Span) -> Iterator[Series]:
 
 def _xids(found: Sequence[Known], span: _Span) -> Iterator[Series]:
     """Yield the last Xid of each GPU that has had one."""
-    by_gpu: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    by_gpu: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
     for one in found:
-        node = one.groups.get("node") or one.line.node
-        if node and "xid" in one.groups and "pci" in one.groups:
-            by_gpu.setdefault((node, one.groups["pci"]), []).append((one.line.time or 0.0, float(one.groups["xid"])))
-    for (node, pci), codes in by_gpu.items():
+        if labels := _gpu(one):
+            by_gpu.setdefault(tuple(labels.items()), []).append((one.line.time or 0.0, float(one.groups["xid"])))
+    for key, codes in by_gpu.items():
         codes.sort()
-        labels = {"__name__": "log_xid", "node": node, "pci": pci}
-        yield span.steps(labels, [time for time, _ in codes], [code for _, code in codes])
+        yield span.steps(dict(key), [time for time, _ in codes], [code for _, code in codes])
+
+
+def _gpu(one: Known) -> dict[str, str]:
+    """Return the labels of the GPU of which a line tells an Xid, none where it tells none."""
+    node = one.groups.get("node") or one.line.node
+    if not node or not {"xid", "pci"} <= one.groups.keys():
+        return {}
+    return {"__name__": "log_xid", "node": node, "pci": one.groups["pci"]}
 
 
 def _failed(fatal: Sequence[float], progress: Progress, span: _Span, job: str) -> Series:

@@ -103,7 +103,7 @@ class Spoken(Kept):
         if not ends:
             return None
         first, last = min(end[0] for end in ends), max(end[1] for end in ends)
-        self._look(max(first, last - _LOOK), last)
+        self._look(max(first, last - _LOOK), last + SILENCE)
         return first, last + SILENCE * self._said.failed
 
     def names(self, start: float, end: float) -> frozenset[str]:
@@ -121,7 +121,7 @@ class Spoken(Kept):
 
     def _look(self, start: float, end: float) -> None:
         """Read the lines of a stretch of time, unless that was done."""
-        if self._read == (start, end):
+        if self._read is not None and self._read[0] <= start and end <= self._read[1]:
             return
         self._read = (start, end)
         steps = self._own.get("train_steps_total", nothing()).times

@@ -21,6 +21,9 @@ _DEFAULT = frozenset({"0", "default_pg"})
 _BATCH = 2048
 WAITS = frozenset({"waited_for", "sequence", "last_enqueued"})
 """Groups of lines that tell of a wait."""
+_OWN_COUNT = frozenset({"COALESCED", "SEND", "RECV", "BATCHED_ISEND_IRECV"})
+"""Operations between single ranks: each rank counts its own, so the numbers of such a communicator are not compared.
+Source: PyTorch, c10d::OpType, and ProcessGroupNCCL, which counts what is coalesced where it is called."""
 SPOKEN = 0.5
 """Who left no word is accused only where at least this share of the ranks left one: else most logs are elsewhere."""
 BEFORE, SOON = 600.0, 120.0
@@ -58,13 +61,14 @@ def known(lines: Iterable[Line], matcher: Matcher) -> Iterator[Known]:
 @dataclass
 class Heard:
     """What known lines say: `roots` may be where a failure began, `began` are times since when ranks wait; `echoes`
-    counts lines that only tell that something failed elsewhere.
+    counts lines that only tell that something failed elsewhere. Numbers in `uneven` communicators are not compared.
     """
 
     roots: list[Known] = field(default_factory=list)
     calls: dict[tuple[str, str], Call] = field(default_factory=dict)
     words: list[Word] = field(default_factory=list)
     began: list[float] = field(default_factory=list)
+    uneven: set[str] = field(default_factory=set)
     echoes: int = 0
 
     def take(self, one: Known) -> None:
@@ -80,7 +84,8 @@ class Heard:
     def waits(self, everybody: Sequence[str], dumps: Dumps = NO_DUMPS) -> Waits:
         """Follow the waits of a job of these ranks to their ends, with what dumps tell of them."""
         members = {WORLD: everybody, SOMEWHERE: everybody, **dumps.members}
-        return trace([*self.calls.values(), *dumps.calls], [*self.words, *dumps.words], members)
+        calls = [one for one in self.calls.values() if one.group not in self.uneven]
+        return trace([*calls, *dumps.calls], [*self.words, *dumps.words], members)
 
     def failures(self, about: float | None) -> list[Known]:
         """Return what failed about the time that a wait began, or the logs end, the first first; of one place each
@@ -106,6 +111,8 @@ class Heard:
             calls[rank, SOMEWHERE] = Call(rank, SOMEWHERE, 0, -1)
         if not group:
             return waits
+        if groups.get("operation") in _OWN_COUNT:
+            self.uneven.add(group)
         number = int(groups.get("sequence", 0))
         entered = int(groups.get("last_enqueued", number))
         completed = int(groups.get("last_completed", number - 1))
