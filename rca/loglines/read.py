@@ -30,7 +30,7 @@ from rca.loglines.owners import Owner
 from rca.loglines.parse import HOSTED, LABELLED, Habit, Parser
 from rca.loglines.scan import Piece, Scanners, Seen
 from rca.loglines.stamps import Stamps
-from rca.loglines.wanted import ALWAYS, Sieve, Telling, Wanted
+from rca.loglines.wanted import ALWAYS, Names, Sieve, Telling, Wanted, chosen
 
 _CHUNK = 32 << 20
 SAMPLE = 1 << 16
@@ -74,6 +74,8 @@ class Logs:
     """What stands before a rank that a file counts inside its node, by path."""
     offsets: Mapping[str, float] = field(default_factory=dict)
     """How many seconds the clock of a node is ahead; times are told without that."""
+    names: Names | None = None
+    """What gives a name to lines that have none."""
 
     habits: dict[str, Habit] = field(default_factory=dict)
     """What most lines of a file look like, by path, as far as files have been looked at."""
@@ -141,8 +143,12 @@ class Logs:
                 elif end is not None:
                     mixed.append((end.line.time or 0.0, log))
         self._mixed(mixed, ranks, found)
-        self.known[ranks] = found
-        return found
+        lines = [end.line for end in found.values()]
+        if self.names is not None:
+            lines = list(self.names.named(lines))
+        named = {rank: replace(end, line=line) for (rank, end), line in zip(found.items(), lines, strict=True)}
+        self.known[ranks] = named
+        return named
 
     def _end(self, log: LogFile) -> Ends | None:
         if log.path not in self.ends:
@@ -158,7 +164,9 @@ class Logs:
         heap = [(-time, number, -1, TAIL if ranks else BLOCK) for number, (time, _) in enumerate(ends)]
         heapify(heap)
         seen: list[set[str]] = [set() for _ in ends]
-        own = replace(self, files=(), notes=Notes(), step=_quiet, ends={}, known={}, groups=self.groups or {"": ""})
+        own = replace(
+            self, files=(), notes=Notes(), step=_quiet, names=None, ends={}, known={}, groups=self.groups or {"": ""}
+        )  # fmt: skip
         scanners = Scanners(self.scan, own.scan)
         try:
             while heap and not _over(ranks, found, -heap[0][0]):
@@ -252,7 +260,7 @@ class _Page:
     def __init__(self, log: LogFile, content: Content, logs: Logs) -> None:
         self.content = content
         self._log, self._notes = log, logs.notes
-        self._zone, self._offsets = logs.zone, logs.offsets
+        self._zone, self._offsets, self._names = logs.zone, logs.offsets, logs.names
         self._habit = replace(logs.habits[log.path], group=logs.groups.get(log.path, ""))
         self._parser = self._reader()
         self.timeline = Timeline(content, self._reader())
@@ -310,7 +318,9 @@ class _Page:
 
     def _sieve(self, wanted: Wanted) -> Sieve:
         """Return what passes over lines; in a file of one rank all lines are of that rank, whether they say so or not."""
-        return Sieve(wanted if self._log.owner.rank is None else replace(wanted, ranks=frozenset()), self._habit)
+        wanted = wanted if self._log.owner.rank is None else replace(wanted, ranks=frozenset())
+        marks = partial(self._names.marks, wanted) if self._names is not None else frozenset
+        return Sieve(wanted, self._habit, marks)
 
     def _shifts(self) -> tuple[float, float]:
         """Return by how much the clocks of a file may be ahead, at the least and at the most."""
@@ -325,11 +335,8 @@ class _Page:
 
     def read(self, block: Block, wanted: Wanted) -> Iterator[Line]:
         """Yield the lines of a block that are wanted."""
-        every = wanted.all
-        for line in self._lines(self._parser, block, self._sieve(wanted)):
-            told = self.corrected(line) if self._offsets else line
-            if every or wanted.holds(told):
-                yield told
+        lines = self._lines(self._parser, block, self._sieve(wanted))
+        yield from chosen(map(self.corrected, lines) if self._offsets else lines, wanted, self._names)
 
     def note(self) -> None:
         """Note what was odd in the lines that were read."""

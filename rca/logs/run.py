@@ -12,6 +12,7 @@ from rca.config import settle, without_password
 from rca.errors import SourceError, UsageError, suggestion
 from rca.load import phrases
 from rca.loglines import LEVELS, PATTERNS, Ends, Line, Logs, Naming, Notes, Wanted, find, spelt
+from rca.loglines.known import Templates
 from rca.loglines.line import level_of
 from rca.loglines.owners import pattern_of
 from rca.loglines.servers import Asked, Server, is_url
@@ -269,7 +270,7 @@ def _opened(question: Question, places: Places, around: Around) -> Iterator[Read
         end = parse_time("--at", question.at, around.now) if question.at else around.now
         asked = Asked(places.query or "", max(end - parse_duration("--window", places.window), 0.0), end)
         with reached(urls[0], asked, settle(places.config, around.environment, {}), notes) as server:
-            server.step, server.offsets = around.step, corrected
+            server.step, server.offsets, server.names = around.step, corrected, Templates(phrases)
             yield server
         return
     if places.query is not None:
@@ -284,7 +285,7 @@ def _opened(question: Question, places: Places, around: Around) -> Iterator[Read
             f"{', '.join(places.paths)}: no log is in there"
             + (f"; there are files of other names: {left:,}, see --match" if left else "")
         )
-    yield Logs(files, zone, notes, around.step, offsets=corrected)
+    yield Logs(files, zone, notes, around.step, offsets=corrected, names=Templates(phrases))
 
 
 def _common(paths: Sequence[str]) -> str:
