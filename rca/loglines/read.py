@@ -83,6 +83,8 @@ class Logs:
     """The last line of files, by path, likewise."""
     known: dict[frozenset[str], dict[str, Ends]] = field(default_factory=dict)
     """The last lines of ranks, by what was asked."""
+    sieves: dict[tuple[object, ...], Sieve] = field(default_factory=dict)
+    """What passes over lines, by what was asked and what a file is like."""
 
     def __post_init__(self) -> None:
         self.groups = self.groups or self._grouped()
@@ -165,7 +167,7 @@ class Logs:
         heapify(heap)
         seen: list[set[str]] = [set() for _ in ends]
         own = replace(
-            self, files=(), notes=Notes(), step=_quiet, names=None, ends={}, known={}, groups=self.groups or {"": ""}
+            self, files=(), notes=Notes(), step=_quiet, names=None, ends={}, known={}, sieves={}, groups=self.groups or {"": ""}
         )  # fmt: skip
         scanners = Scanners(self.scan, own.scan)
         try:
@@ -260,7 +262,7 @@ class _Page:
     def __init__(self, log: LogFile, content: Content, logs: Logs) -> None:
         self.content = content
         self._log, self._notes = log, logs.notes
-        self._zone, self._offsets, self._names = logs.zone, logs.offsets, logs.names
+        self._zone, self._offsets, self._names, self._sieves = logs.zone, logs.offsets, logs.names, logs.sieves
         self._habit = replace(logs.habits[log.path], group=logs.groups.get(log.path, ""))
         self._parser = self._reader()
         self.timeline = Timeline(content, self._reader())
@@ -318,9 +320,12 @@ class _Page:
 
     def _sieve(self, wanted: Wanted) -> Sieve:
         """Return what passes over lines; in a file of one rank all lines are of that rank, whether they say so or not."""
-        wanted = wanted if self._log.owner.rank is None else replace(wanted, ranks=frozenset())
-        marks = partial(self._names.marks, wanted) if self._names is not None else frozenset
-        return Sieve(wanted, self._habit, marks)
+        ranks = wanted.ranks if self._log.owner.rank is None else frozenset()
+        key = (ranks, wanted.events, wanted.level, wanted.text, self._habit.json, self._habit.ranked)
+        if key not in self._sieves:
+            marks = partial(self._names.marks, wanted) if self._names is not None else frozenset
+            self._sieves[key] = Sieve(replace(wanted, ranks=ranks), self._habit, marks)
+        return self._sieves[key]
 
     def _shifts(self) -> tuple[float, float]:
         """Return by how much the clocks of a file may be ahead, at the least and at the most."""

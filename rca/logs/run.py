@@ -21,7 +21,6 @@ from rca.logs import store
 from rca.logs.answers import Answer, Counts, FirstErrors, Lines, Silence, Span, Summary, Told, silence
 from rca.logs.asked import Places, Question
 from rca.logs.suspects import NO_DUMPS, Suspects, known, suspects
-from rca.phrases import Matcher
 from rca.plain import counted
 from rca.sources import offsets
 from rca.sources.foreign import parse_zone
@@ -211,8 +210,11 @@ def _suspects(question: Question, wanted: Wanted, logs: Readable, places: Places
     if span is not None and not (question.last or question.at):
         wanted = replace(wanted, start=span[1] - LONGEST)
     found = dumps.read(_dump_files(places.dumps), pickles=places.pickles) if places.dumps else NO_DUMPS
-    lines = known(logs.lines(wanted), Matcher(phrases()))
-    return suspects(lines, logs.last(), question.world_size or logs.world(), found)
+    templates = Templates(phrases)
+    bare = replace(logs, names=None) if isinstance(logs, Logs) else logs  # lines are looked through once
+    told = suspects(known(bare.lines(wanted), templates.matcher), logs.last(), question.world_size or logs.world(), found)
+    first = templates.named(line for one in told.found if (line := one.first) is not None)
+    return replace(told, found=[one if one.first is None else one._replace(first=next(first)) for one in told.found])
 
 
 def _dump_files(places: Sequence[str]) -> list[Path]:
