@@ -25,6 +25,11 @@ class Templates:
         """Return what finds the lines that templates know."""
         return Matcher(self._load())
 
+    def template(self, message: str) -> Template | None:
+        """Return the template that knows a message, None where none does."""
+        found = self.matcher.match(message)
+        return None if found is None else self.matcher.templates[found.template]
+
     def marks(self, wanted: Wanted) -> frozenset[bytes]:
         """Return pieces of which every line holds one that is wanted for the name or the level that a template gives it."""
         if not wanted.events and wanted.text and not NAME.fullmatch(wanted.text):

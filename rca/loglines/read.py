@@ -212,6 +212,11 @@ class Logs:
                     )
         return (min(times), max(times)) if times else None
 
+    def tail(self, log: LogFile, size: int) -> list[Line]:
+        """Return the lines in the last so many bytes of a file; those that tell no time before the first that does have none."""
+        with self._page(log) as page:
+            return [] if page is None else page.tail(size)
+
     def world(self) -> int | None:
         """Return how many ranks there should be: what the first files say of it, else what the names of all let expect."""
         told = [size for log in self.files[:_ASKED] if (size := self._world(log)) is not None]
@@ -373,6 +378,15 @@ class _Page:
                 )
                 return Ends(lines[-1]._replace(time=self._log.changed), guessed=True)
         return None
+
+    def tail(self, size: int) -> list[Line]:
+        """Return the lines in the last so many bytes."""
+        block, reader = before(self.content, self.content.size, size), self._reader()
+        return [
+            self.corrected(line)
+            for offset, raw, ended in block.lines()
+            if (line := reader.read(raw, offset, ended=ended))
+        ]
 
     def ranks(self, block: Block, ranks: frozenset[str], seen: set[str]) -> Iterator[tuple[str, Line]]:
         """Yield the last line in a block of each rank (of those given, or of all) that is not among those `seen`."""

@@ -189,16 +189,24 @@ class Sieve:
         if self._harmless and not self._grave(data):
             return []
         if not self._searches and self._literals is None:
-            return [(offset, offset + len(line)) for offset, line, _ in Block(0, data).lines()]
+            return [(at, at + len(line)) for at, line, _ in Block(0, data).lines() if not self._calm(line)]
         if self._number:
             return list(_of_number(self._searches[0], self._number, data))
         found = {span for search in self._searches for span in _around(search, data)}
         return sorted(found | set(_holding(self._literals, data)) if self._literals is not None else found)
 
+    def _calm(self, line: bytes) -> bool:
+        """Say whether a line calls itself harmless, and nothing in it calls itself anything else."""
+        at = line.find(_SAYS) + len(_SAYS)
+        return line.startswith(self._harmless, at) and line.find(_SAYS, at) < 0
+
     def _grave(self, data: bytes) -> bool:
         """Say whether some line does not call itself harmless, spelt as the hook spells it."""
         calm = sum(data.count(b'"level":"' + level + b'"') for level in self._harmless)
         return calm < data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+_SAYS = b'"level":"'
 
 
 def _of_number(search: re.Pattern[bytes], number: bytes, data: bytes) -> Iterator[tuple[int, int]]:

@@ -44,6 +44,7 @@ _OPTIONS = (
     click.option("--first-error", "kind", flag_value="first-error", help="The first error of each rank."),
     click.option("--silent", "kind", flag_value="silent", help="Ranks that fell silent or never spoke."),
     click.option("--suspects", "kind", flag_value="suspects", help="Where a hang or a crash began, and why."),
+    click.option("--levels", "kind", flag_value="levels", help="Levels that mislead: floods, endless warnings."),
     click.option("--dumps", multiple=True, metavar="PATH", help="Of Flight Recorder or RAS, for --suspects; repeatable."),
     click.option("--pickles", is_flag=True, help="Read dumps that are pickles: plain values alone."),
     click.option("--every", metavar="DURATION", help="Steps of time of --count  [by the span]"),
