@@ -59,7 +59,7 @@ def _named(line: Line, template: Template) -> Line:
     event = events.table().get(template.event)
     if line.event or event is None:
         return line
-    return line._replace(event=event.name, event_id=event.id, level=line.level or event.level)
+    return line._replace(event=event.name, event_id=event.id, level=line.level if line.level in LEVELS else event.level)
 
 
 def _wanted(event: events.Event | None, wanted: Wanted) -> bool:

@@ -21,9 +21,9 @@ def shape(message: str) -> str:
     """Return a message without what makes it one of many: numbers, times, and lists of them.
 
     >>> shape("2026-03-01 14:00:00,123 [WARN] grad_norm=45.6 above 1e1, ranks 3, 12 at 0x7f3a")
-    '# [WARN] grad_norm=# above #, ranks # at #'
+    '[WARN] grad_norm=# above #, ranks # at #'
     """
-    return _LIST.sub("#", _NUMBER.sub("#", message[:_LETTERS])).strip()
+    return _LIST.sub("#", _NUMBER.sub("#", message[:_LETTERS])).removeprefix("# ").strip()
 
 
 @dataclass(slots=True)

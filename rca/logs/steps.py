@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from rca.hook import events
+from rca.hook.events import PLAIN
 from rca.loglines import Line, LogFile, Logs
 from rca.logs.shapes import shape
 
@@ -20,6 +20,7 @@ STEADY, TIMES = 0.25, 4.0
 CLOCKED = 1_024
 """Files that are looked at for clocks, one of each node where the names of files tell nodes."""
 _STEP = re.compile(r"(?<![A-Za-z])(?:step|iteration|iter)(?:s?\"?[ \t]*[=:#]|[ \t])[ \t]*(\d{1,10})\b", re.IGNORECASE)
+_DONE = "TRAIN_STEP"
 _CALM = frozenset({"", "DEBUG", "INFO"})
 
 
@@ -59,11 +60,11 @@ def step(line: Line) -> Step | None:
     """
     if line.time is None or line.level not in _CALM:
         return None
-    if line.event == events.TRAIN_STEP.name:
+    if line.event == _DONE:
         number = line.extra.get("step")
         if isinstance(number, int) and not isinstance(number, bool):
             return Step(line.rank, line.node, line.attempt, line.event, number, line.time)
-    elif line.event not in {"", events.PLAIN}:
+    elif line.event not in {"", PLAIN}:
         return None
     match = _STEP.search(line.message, 0, 240)
     if match is None:
@@ -76,7 +77,7 @@ def tail(logs: Logs, log: LogFile, most: int = LARGEST) -> list[Step]:
 
     Four times as many bytes are read where they hold none.
     """
-    size, found = TAIL, list[Step]()
+    size, found = (TAIL if log.owner.rank is not None else 4 * TAIL), list[Step]()
     while not log.packed:
         found = [one for line in logs.tail(log, size) if (one := step(line)) is not None]
         if size >= min(most if found else 4 * most, log.size) or len({one.number for one in found}) >= ENOUGH:

@@ -1,6 +1,7 @@
 """Answers as tables for a terminal."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ SUSPECTED = 5
 """Places where it may have begun that are told; JSON has them all."""
 FEW, SHAPE = 3, 80
 """Levels that mislead of which a summary tells, and letters of the shape of their lines."""
+_STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ :]+", re.ASCII)
 _LONGEST = 400
 _STYLES = {"ERROR": "bold red", "WARN": "yellow", "DEBUG": "dim"}
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -276,9 +278,22 @@ def _grid() -> Table:
 
 
 def said(line: Line, most: int) -> str:
-    """Return what a line says, in so many letters: its message, or what stands beside it where it has none."""
+    """Return what a line says, in so many letters: its message without the time that it begins with, or what stands
+    beside it where it has none.
+    """
     text = line.message or (msgspec.json.encode(line.extra, enc_hook=str).decode() if line.extra else "")
+    text = text if line.time is None else _bare(text)
     return text[:most] + ("..." if len(text) > most else "")
+
+
+def _bare(text: str) -> str:
+    """Return a text without the time that it begins with.
+
+    >>> _bare("2026-03-01 14:23:25,123 [INFO] step 3")
+    '[INFO] step 3'
+    """
+    match = _STAMP.match(text)
+    return text[match.end() :] if match is not None and match.end() < len(text) else text
 
 
 def day(time: float | None) -> str:
