@@ -117,17 +117,17 @@ def _floods(shapes: Shapes) -> Iterator[Misuse]:
         lines = sum(other.lines for other in among) + shapes.lost["ERROR"]
         kinds = f"{'more than ' if shapes.lost['ERROR'] else ''}{counted(len(among), 'other error')}"
         why = (
-            f"{one.lines / total:.0%} of all ERROR lines{rate}; {kinds} ({counted(lines, 'line')}) "
+            f"{min(one.lines / total, 0.99):.0%} of all ERROR lines{rate}; {kinds} ({counted(lines, 'line')}) "
             f"{'lies' if len(among) == 1 else 'lie'} among them"
         )
         yield _misuse("flood", one, why)
 
 
 def _meet(one: Shape, other: Shape) -> bool:
-    """Say whether some of the lines of a shape may lie among those of another."""
+    """Say whether lines of another shape may lie among those of one, or soon after them."""
     if None in (one.first, one.last, other.first, other.last):
         return True
-    return (other.last or 0.0) >= (one.first or 0.0) and (other.first or 0.0) <= (one.last or 0.0)
+    return (other.last or 0.0) >= (one.first or 0.0) and (other.first or 0.0) <= (one.last or 0.0) + LONG
 
 
 def _endless(shapes: Shapes, beside: Beside) -> Iterator[Misuse]:

@@ -243,7 +243,7 @@ def _levels(question: Question, wanted: Wanted, logs: Readable) -> Levels:
     bare = (
         replace(logs, names=None) if isinstance(logs, Logs) else logs
     )  # what is named here has a level from here as well
-    return levels(shapes, _beside(shapes, wanted, logs), bare.lines(replace(wanted, events=spelt(grave))))
+    return levels(shapes, _beside(shapes, wanted, logs), bare.lines(replace(wanted, events=grave)))
 
 
 def _beside(shapes: Shapes, wanted: Wanted, logs: Readable) -> Beside:

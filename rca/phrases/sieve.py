@@ -127,8 +127,5 @@ def rarest(literal: bytes) -> int:
     (6, 7)
     """
     weights = [_WEIGHT.get(letter, 0.01) for letter in literal]
-    words = [
-        1.0 if literal[at : at + 4] in _ORDINARY else prod(weights[at : at + 4])
-        for at in range(len(weights) - 3)
-    ]
+    words = [1.0 if literal[at : at + 4] in _ORDINARY else prod(weights[at : at + 4]) for at in range(len(weights) - 3)]
     return min(range(len(words) - 3), key=lambda at: max(words[at : at + 4]))
