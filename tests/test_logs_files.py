@@ -15,14 +15,22 @@ from hypothesis import strategies as st
 from made_logs import SILENT, START, TIMED_OUT, hang, line, mixed, of_rank, stamp
 
 from rca.errors import SourceError
+from rca.load import phrases
 from rca.loglines import PATTERNS, Logs, Naming, Notes, Wanted, find, spelt
 from rca.loglines.blocks import BLOCK, LONGEST, Timeline, backwards, forwards
 from rca.loglines.files import Content, LogFile, is_log
+from rca.loglines.known import Templates
 from rca.loglines.owners import Owner
 from rca.loglines.parse import Habit, Parser
 from rca.loglines.read import _quiet
 from rca.loglines.scan import Piece, Scanners
 from rca.loglines.stamps import Stamps
+
+KNOWN = Templates(phrases)
+WATCHDOG = (
+    "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=127, OpType=ALLREDUCE, NumelIn=1, "
+    "NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
+)
 
 
 def logs(*paths: Path, **more: object) -> Logs:
@@ -259,30 +267,40 @@ def test_several_processes_find_what_one_does(tmp_path):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 1 << 30), st.booleans(), st.booleans())
-def test_what_is_passed_over_is_what_is_not_wanted(tmp_path_factory, seed, structured, alone):
+@given(st.integers(0, 1 << 30), st.booleans(), st.booleans(), st.sampled_from([None, KNOWN]))
+def test_what_is_passed_over_is_what_is_not_wanted(tmp_path_factory, seed, structured, alone, names):
     chance = random.Random(seed)
     texts = []
     for number in range(chance.randint(1, 400)):
         rank = 2 if alone else chance.choice([1, 2, 12, 112])
         text = chance.choice(
-            ["step 3", "ValueError: x", "NCCL_TIMEOUT waits", "level=warn a", "E0301 14:00:00.5 7 x] b", "rank=2 c"]
+            ["step 3", "ValueError: x", "NCCL_TIMEOUT waits", "level=warn a", "E0301 14:00:00.5 7 x] b", "rank=2 c", WATCHDOG,
+             "mlx5_core 0000:c1:00.0 ens1f0np0: Link up"]
+        )  # fmt: skip
+        own = line(
+            START + number,
+            rank,
+            text,
+            event=chance.choice(["E1", "E1", ""]),
+            level=chance.choice(["INFO", "WARN", "ERROR"]),
         )
-        own = line(START + number, rank, text, event="E1", level=chance.choice(["INFO", "WARN", "ERROR"]))
         bare = chance.choice([f"{text}\n", f"[rank{rank}]: {text}\n", f"{stamp(START + number)} {text}\n"])
         texts.append(own if structured and chance.random() < 0.9 else bare)
     path = tmp_path_factory.getbasetemp() / ("rank-2.log" if alone else "train.log")
     path.write_text("".join(texts), encoding="utf-8")
-    every = list(logs(path).lines(Wanted()))
+    every = list(logs(path, names=names).lines(Wanted()))
     asked = [
         Wanted(ranks=frozenset({"2"})), Wanted(ranks=frozenset({"112"})), Wanted(ranks=frozenset({"1", "12"})),
         Wanted(level="ERROR"), Wanted(level="WARN"), Wanted(text="Error"), Wanted(events=frozenset({"NCCL_TIMEOUT", "EVT_2001"})),
+        Wanted(events=spelt(frozenset({"NIC_RECOVERED", "E1"}))), Wanted(text="TIMEOUT"), Wanted(events=spelt(frozenset({"RANK_FAILED"})), level="ERROR"),
     ]  # fmt: skip
     for wanted in asked:
-        assert list(logs(path).lines(wanted)) == [one for one in every if wanted.holds(one)], wanted
+        assert list(logs(path, names=names).lines(wanted)) == [one for one in every if wanted.holds(one)], wanted
+    if names is not None:
+        assert {one.event for one in every if WATCHDOG in one.message} <= {"NCCL_TIMEOUT", "E1"}
     last = {one.rank or "": one for one in every}
     if not alone:
-        assert {rank: end.line for rank, end in logs(path).last().items() if rank} == {
+        assert {rank: end.line for rank, end in logs(path, names=names).last().items() if rank} == {
             rank: one for rank, one in last.items() if rank
         }
 

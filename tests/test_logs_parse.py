@@ -132,6 +132,15 @@ def test_levels_of_text(text, level):
     assert read(text or "x").level == level
 
 
+@pytest.mark.parametrize(("text", "node"), [
+    ("Mar  1 14:00:00 node-005 kernel: a", "node-005"), ("2026-03-01T14:00:00.5+00:00 n07 slurmd[88]: a", "n07"),
+    ("2026-03-01T14:00:00Z INFO kernel: a", None), ("2026-03-01T14:00:00Z hello world: a", None),
+])  # fmt: skip
+def test_syslog_tells_the_node(text, node):
+    assert read(text).node == node
+    assert read(text, Owner(node="n1")).node == "n1"
+
+
 def test_an_event_of_the_table_is_seen_in_text():
     line = read(f"{ISO}Z NCCL_TIMEOUT rank=3 waits")
     assert (line.event, line.event_id) == ("NCCL_TIMEOUT", "EVT_2001")

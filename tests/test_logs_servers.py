@@ -91,6 +91,11 @@ def test_who_is_silent_and_what_went_wrong_first(place):
     assert (len(summary["first_errors"]), summary["ranks_without_error"]) == (WORLD - 1, 1)
 
 
+def test_levels_that_mislead(place):
+    status, lines, said = asked(*place[0], *AT, "--levels")
+    assert (status, lines, said) == (0, [], "")
+
+
 def test_counts_and_a_text(place):
     _, lines, _ = asked(*place[0], *AT, "--count")
     assert sum(one["lines"] for one in lines) == len(documents())

@@ -8,7 +8,7 @@ What is asked for with `--rank`, `--event` and `--level` is asked of the server 
 `deploy/` leave it; a text is looked for here, as the server knows words only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -119,8 +119,8 @@ class Elasticsearch(Server):
     index: str = ""
     opensearch: bool | None = None
 
-    def lines(self, wanted: Wanted) -> Iterator[Line]:
-        """Yield the lines that are wanted, in order of time."""
+    def asked_for(self, wanted: Wanted) -> Iterator[Line]:
+        """Yield the lines that may be wanted, in order of time."""
         start, end = self.stretch(wanted)
         if start > end:
             return
@@ -129,7 +129,7 @@ class Elasticsearch(Server):
         try:
             for hit in self._pages(query, point):
                 line = self._line(hit)
-                if line is not None and wanted.holds(line):
+                if line is not None:
                     yield line
         finally:
             self._close(point)
@@ -148,7 +148,8 @@ class Elasticsearch(Server):
         }  # fmt: skip
         page = self._search(f"{_quoted(self.index)}/_search", asked)
         pauses = {str(one.key): one.pause() for one in page.aggregations.ranks.buckets}
-        lines = [line for hit in page.hits.hits if (line := self._line(hit)) is not None]
+        lines: Iterable[Line] = [line for hit in page.hits.hits if (line := self._line(hit)) is not None]
+        lines = lines if self.names is None else self.names.named(lines)
         return {line.rank: Ends(line, pauses.get(line.rank, 0.0)) for line in lines if line.rank is not None}
 
     def _line(self, hit: _Hit) -> Line | None:

@@ -54,14 +54,14 @@ class _Labels(msgspec.Struct):
 class Loki(Server):
     """Streams of a Loki."""
 
-    def lines(self, wanted: Wanted) -> Iterator[Line]:
-        """Yield the lines that are wanted, in order of the times at which they were sent."""
+    def asked_for(self, wanted: Wanted) -> Iterator[Line]:
+        """Yield the lines that may be wanted, in order of the times at which they were sent."""
         start, end = self.stretch(wanted)
         query = self._query(wanted)
         for labels, at, text in self._entries(query, int(start * _NANO), int(end * _NANO) + 1):
             owner = Owner(_first(labels, (*RANKS, "rca_rank")), _first(labels, (*NODES, "instance")))
             line = self.made(text.encode("utf-8", "replace"), owner, at / _NANO, f"{self.where}/{_shown(labels)}")
-            if line is not None and wanted.holds(line):
+            if line is not None:
                 yield line
 
     def _entries(self, query: str, start: int, end: int) -> Iterator[tuple[dict[str, str], int, str]]:
@@ -109,7 +109,8 @@ class Loki(Server):
         if not _SELECTOR.fullmatch(query):
             raise UsageError(f"--query: {query!r} names no streams, {_EXAMPLE}")
         if wanted.events:
-            query += f" |~ {_string('|'.join(map(re.escape, sorted(wanted.events))))}"
+            marks = [one.decode() for one in self.names.marks(wanted)] if self.names is not None else []
+            query += f" |~ {_string('|'.join(map(re.escape, sorted([*wanted.events, *marks]))))}"
         if wanted.level == "ERROR":
             query += f" |~ {_string(_GRAVE)}"
         if wanted.text and PLAIN.fullmatch(wanted.text):

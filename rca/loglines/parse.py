@@ -28,6 +28,11 @@ _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\S+) (?:stdout|stderr) [FP] ")
 _RANKED = re.compile(rb"\[(rank|[a-z_]+?)[ _-]?(\d{1,7})\]:? ?")
 LABELLED = re.compile(rb" *(\d{1,7}): ")
 HOSTED = re.compile(rb"([a-z][a-z0-9-]*\d[a-z0-9-]*): ", re.IGNORECASE)
+_SYSLOG = re.compile(
+    rb"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:?\d\d)) "
+    rb"(?!(?:DEBUG|INFO|WARN|WARNING|ERROR) )([A-Za-z][A-Za-z0-9.-]{1,63}) (?:kernel|[\w./-]{1,48}\[\d{1,9}\]): "
+)
+"""What syslog puts in front of a line, with the host's name."""
 _TOLD = re.compile(rb"\[[Rr]ank[ :=]?(\d{1,7})\]|\brank\"? ?[=:] ?\"?(\d{1,7})\b")
 _LEVEL = re.compile(
     rb"\b(DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE)\b"
@@ -201,7 +206,9 @@ class Parser:
             text = _COLOUR.sub(b"", text[:MOST]) + text[MOST:]
         head = text[:HEAD]
         time = self.stamps.find(head) if time is None else time
-        rank = owner.rank
+        rank, node = owner.rank, owner.node
+        if node is None and (match := _SYSLOG.match(head)):
+            node = match[1].decode()
         if rank is None and (match := _TOLD.search(head)):
             rank = str(int(match[1] or match[2]))
         size, shown = len(text), text[:MOST]
@@ -214,7 +221,7 @@ class Parser:
         return Line(
             time,
             rank,
-            owner.node,
+            node,
             _level_in(head),
             "" if event is None else event.name,
             None if event is None else event.id,

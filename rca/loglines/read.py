@@ -30,7 +30,7 @@ from rca.loglines.owners import Owner
 from rca.loglines.parse import HOSTED, LABELLED, Habit, Parser
 from rca.loglines.scan import Piece, Scanners, Seen
 from rca.loglines.stamps import Stamps
-from rca.loglines.wanted import ALWAYS, Sieve, Telling, Wanted
+from rca.loglines.wanted import ALWAYS, Names, Sieve, Telling, Wanted, chosen
 
 _CHUNK = 32 << 20
 SAMPLE = 1 << 16
@@ -74,6 +74,8 @@ class Logs:
     """What stands before a rank that a file counts inside its node, by path."""
     offsets: Mapping[str, float] = field(default_factory=dict)
     """How many seconds the clock of a node is ahead; times are told without that."""
+    names: Names | None = None
+    """What gives a name to lines that have none."""
 
     habits: dict[str, Habit] = field(default_factory=dict)
     """What most lines of a file look like, by path, as far as files have been looked at."""
@@ -81,6 +83,8 @@ class Logs:
     """The last line of files, by path, likewise."""
     known: dict[frozenset[str], dict[str, Ends]] = field(default_factory=dict)
     """The last lines of ranks, by what was asked."""
+    sieves: dict[tuple[object, ...], Sieve] = field(default_factory=dict)
+    """What passes over lines, by what was asked and what a file is like."""
 
     def __post_init__(self) -> None:
         self.groups = self.groups or self._grouped()
@@ -141,8 +145,12 @@ class Logs:
                 elif end is not None:
                     mixed.append((end.line.time or 0.0, log))
         self._mixed(mixed, ranks, found)
-        self.known[ranks] = found
-        return found
+        lines = [end.line for end in found.values()]
+        if self.names is not None:
+            lines = list(self.names.named(lines))
+        named = {rank: replace(end, line=line) for (rank, end), line in zip(found.items(), lines, strict=True)}
+        self.known[ranks] = named
+        return named
 
     def _end(self, log: LogFile) -> Ends | None:
         if log.path not in self.ends:
@@ -158,7 +166,9 @@ class Logs:
         heap = [(-time, number, -1, TAIL if ranks else BLOCK) for number, (time, _) in enumerate(ends)]
         heapify(heap)
         seen: list[set[str]] = [set() for _ in ends]
-        own = replace(self, files=(), notes=Notes(), step=_quiet, ends={}, known={}, groups=self.groups or {"": ""})
+        own = replace(
+            self, files=(), notes=Notes(), step=_quiet, names=None, ends={}, known={}, sieves={}, groups=self.groups or {"": ""}
+        )  # fmt: skip
         scanners = Scanners(self.scan, own.scan)
         try:
             while heap and not _over(ranks, found, -heap[0][0]):
@@ -201,6 +211,11 @@ class Logs:
                         [end.line.time] if end is not None and end.line.time is not None and not end.guessed else []
                     )
         return (min(times), max(times)) if times else None
+
+    def tail(self, log: LogFile, size: int) -> list[Line]:
+        """Return the lines in the last so many bytes of a file; those that tell no time before the first that does have none."""
+        with self._page(log) as page:
+            return [] if page is None else page.tail(size)
 
     def world(self) -> int | None:
         """Return how many ranks there should be: what the first files say of it, else what the names of all let expect."""
@@ -252,7 +267,7 @@ class _Page:
     def __init__(self, log: LogFile, content: Content, logs: Logs) -> None:
         self.content = content
         self._log, self._notes = log, logs.notes
-        self._zone, self._offsets = logs.zone, logs.offsets
+        self._zone, self._offsets, self._names, self._sieves = logs.zone, logs.offsets, logs.names, logs.sieves
         self._habit = replace(logs.habits[log.path], group=logs.groups.get(log.path, ""))
         self._parser = self._reader()
         self.timeline = Timeline(content, self._reader())
@@ -310,7 +325,12 @@ class _Page:
 
     def _sieve(self, wanted: Wanted) -> Sieve:
         """Return what passes over lines; in a file of one rank all lines are of that rank, whether they say so or not."""
-        return Sieve(wanted if self._log.owner.rank is None else replace(wanted, ranks=frozenset()), self._habit)
+        ranks = wanted.ranks if self._log.owner.rank is None else frozenset()
+        key = (ranks, wanted.events, wanted.level, wanted.text, self._habit.json, self._habit.ranked)
+        if key not in self._sieves:
+            marks = partial(self._names.marks, wanted) if self._names is not None else frozenset
+            self._sieves[key] = Sieve(replace(wanted, ranks=ranks), self._habit, marks)
+        return self._sieves[key]
 
     def _shifts(self) -> tuple[float, float]:
         """Return by how much the clocks of a file may be ahead, at the least and at the most."""
@@ -325,11 +345,8 @@ class _Page:
 
     def read(self, block: Block, wanted: Wanted) -> Iterator[Line]:
         """Yield the lines of a block that are wanted."""
-        every = wanted.all
-        for line in self._lines(self._parser, block, self._sieve(wanted)):
-            told = self.corrected(line) if self._offsets else line
-            if every or wanted.holds(told):
-                yield told
+        lines = self._lines(self._parser, block, self._sieve(wanted))
+        yield from chosen(map(self.corrected, lines) if self._offsets else lines, wanted, self._names)
 
     def note(self) -> None:
         """Note what was odd in the lines that were read."""
@@ -361,6 +378,15 @@ class _Page:
                 )
                 return Ends(lines[-1]._replace(time=self._log.changed), guessed=True)
         return None
+
+    def tail(self, size: int) -> list[Line]:
+        """Return the lines in the last so many bytes."""
+        block, reader = before(self.content, self.content.size, size), self._reader()
+        return [
+            self.corrected(line)
+            for offset, raw, ended in block.lines()
+            if (line := reader.read(raw, offset, ended=ended))
+        ]
 
     def ranks(self, block: Block, ranks: frozenset[str], seen: set[str]) -> Iterator[tuple[str, Line]]:
         """Yield the last line in a block of each rank (of those given, or of all) that is not among those `seen`."""

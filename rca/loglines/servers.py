@@ -22,7 +22,7 @@ from rca.loglines.owners import Owner
 from rca.loglines.parse import Habit, Parser
 from rca.loglines.read import Ends
 from rca.loglines.stamps import Stamps
-from rca.loglines.wanted import Wanted
+from rca.loglines.wanted import Names, Wanted, chosen
 from rca.sources import http
 
 T = TypeVar("T")
@@ -56,10 +56,16 @@ class Server:
     site: http.Site
     step: Callable[[str], None] = lambda _: None
     offsets: Mapping[str, float] = field(default_factory=dict)
+    names: Names | None = None
+    """What gives a name to lines that have none."""
     taken: int = 0
 
     def lines(self, wanted: Wanted) -> Iterator[Line]:
         """Yield the lines that are wanted, in order of time as far as the server tells it."""
+        yield from chosen(self.asked_for(wanted), wanted, self.names)
+
+    def asked_for(self, wanted: Wanted) -> Iterator[Line]:
+        """Yield what the server gives for the lines that are wanted, and others."""
         raise NotImplementedError
 
     def last(self, ranks: frozenset[str] = frozenset()) -> dict[str, Ends]:

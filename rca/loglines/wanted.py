@@ -1,9 +1,10 @@
 """Which lines are asked for, and how most of the others are passed over unread."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
 import msgspec
 
@@ -11,12 +12,18 @@ from rca.hook import events
 from rca.loglines.blocks import Block
 from rca.loglines.line import LEVELS, Line
 from rca.loglines.parse import Habit
+from rca.phrases.sieve import LEAST
+from rca.phrases.sieve import Sieve as Literals
 
 ALWAYS = (float("-inf"), float("inf"))
 PLAIN = re.compile(r"[ !#-\[\]-~]+")
 """Text that JSON writes as it is."""
 _RARE, _BEFORE = 3, 24
 """Digits from which on a number is looked for by itself, and the room in front of it for the word `rank` and zeros."""
+NAME = re.compile(r"[A-Z0-9_]+")
+"""Text that the name of an event may hold."""
+_FEW = 2
+"""Literals that are looked for one after the other sooner than all at once."""
 _HARMLESS = {"ERROR": (b"DEBUG", b"INFO", b"WARN"), "WARN": (b"DEBUG", b"INFO"), "INFO": (b"DEBUG",)}
 
 
@@ -54,6 +61,16 @@ class Wanted:
             return False
         return not self.text or self.text in line.message or self.text in line.event or self._beside(line)
 
+    def may(self, line: Line) -> bool:
+        """Say whether a line is one of those, or would be if it had a name and a level, of which it tells none."""
+        if line.event:
+            return self.holds(line)
+        if (self.ranks and line.rank not in self.ranks) or not self.timely(line):
+            return False
+        if self.level and line.level in LEVELS and LEVELS.index(line.level) < LEVELS.index(self.level):
+            return False
+        return not self.text or NAME.fullmatch(self.text) is not None or self.fits(line._replace(level=self.level))
+
     def _beside(self, line: Line) -> bool:
         return bool(line.extra) and self.text in msgspec.json.encode(line.extra, enc_hook=str).decode()
 
@@ -68,6 +85,25 @@ class Wanted:
 
 
 _ALL = Wanted()
+
+
+class Names(Protocol):
+    """Tells what lines are that name no event themselves."""
+
+    def named(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield lines, in their order, those that name no event with the one that they speak of."""
+
+    def marks(self, wanted: Wanted) -> frozenset[bytes]:
+        """Return pieces of which every line holds one that is wanted for the name or the level that it is given."""
+
+
+def chosen(lines: Iterable[Line], wanted: Wanted, names: Names | None) -> Iterator[Line]:
+    """Yield those of some lines that are wanted, with their names; only those are named that may be wanted."""
+    if names is None:
+        yield from lines if wanted.all else filter(wanted.holds, lines)
+        return
+    named = names.named(lines if wanted.all else filter(wanted.may, lines))
+    yield from named if wanted.all else filter(wanted.holds, named)
 
 
 def spelt(names: frozenset[str]) -> frozenset[str]:
@@ -115,42 +151,62 @@ _TELLS = re.compile(rb"ank\W{0,8}\d")
 class Sieve:
     """Finds in a block the lines that may be wanted, without reading the others.
 
-    One search is for one literal with something behind it: alternatives would be ten times slower.
+    One search is for one literal with something behind it: alternatives would be ten times slower. `marks` gives
+    pieces of lines that are wanted for the name that they get.
     """
 
-    def __init__(self, wanted: Wanted, habit: Habit) -> None:
+    def __init__(self, wanted: Wanted, habit: Habit, marks: Callable[[], frozenset[bytes]] = frozenset) -> None:
         self._searches: list[re.Pattern[bytes]] = []
         self._number = b""
+        self._literals: Literals | None = None
         self._harmless = _HARMLESS.get(wanted.level, ()) if habit.json else ()
-        if not habit.json:
-            self._searches = list(_GRAVE.get(wanted.level, ()))
-            return
-        if wanted.ranks and habit.ranked and all(rank.isdecimal() for rank in wanted.ranks):
+        if habit.json and wanted.ranks and habit.ranked and all(rank.isdecimal() for rank in wanted.ranks):
             numbers = b"|".join(sorted(rank.encode() for rank in wanted.ranks))
             self._number = numbers if len(wanted.ranks) == 1 and len(numbers) >= _RARE else b""
             self._searches = [re.compile(rb"ank\W{0,8}0*(?:" + numbers + rb")(?!\d)")]
-        texts = wanted.events or frozenset([wanted.text] if wanted.text else [])
-        if not self._searches and texts and all(PLAIN.fullmatch(text) for text in texts):
-            self._searches = [re.compile(re.escape(text.encode())) for text in sorted(texts)]
+            return
+        texts = wanted.events or frozenset([wanted.text] if wanted.text and habit.json else [])
+        if texts:
+            if all(map(PLAIN.fullmatch, texts)):
+                self._look_for({text.encode() for text in texts} | marks())
+        elif not habit.json and wanted.level in _GRAVE:
+            self._searches = list(_GRAVE[wanted.level])
+            known = sorted(marks())
+            self._literals = Literals(known) if known else None
+
+    def _look_for(self, literals: set[bytes]) -> None:
+        """Look for literals, all at once where they are many."""
+        short = literals if len(literals) <= _FEW else {one for one in literals if len(one) < LEAST}
+        self._searches = [re.compile(re.escape(one)) for one in sorted(short)]
+        self._literals = Literals(sorted(literals - short)) if literals - short else None
 
     def __bool__(self) -> bool:
         """Say whether there is anything to sieve by."""
-        return bool(self._searches or self._harmless)
+        return bool(self._searches or self._literals or self._harmless)
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
         """Return where lines begin and end that may be wanted, in order."""
         if self._harmless and not self._grave(data):
             return []
-        if not self._searches:
-            return [(offset, offset + len(line)) for offset, line, _ in Block(0, data).lines()]
+        if not self._searches and self._literals is None:
+            return [(at, at + len(line)) for at, line, _ in Block(0, data).lines() if not self._calm(line)]
         if self._number:
             return list(_of_number(self._searches[0], self._number, data))
-        return sorted({span for search in self._searches for span in _around(search, data)})
+        found = {span for search in self._searches for span in _around(search, data)}
+        return sorted(found | set(_holding(self._literals, data)) if self._literals is not None else found)
+
+    def _calm(self, line: bytes) -> bool:
+        """Say whether a line calls itself harmless, and nothing in it calls itself anything else."""
+        at = line.find(_SAYS) + len(_SAYS)
+        return line.startswith(self._harmless, at) and line.find(_SAYS, at) < 0
 
     def _grave(self, data: bytes) -> bool:
         """Say whether some line does not call itself harmless, spelt as the hook spells it."""
         calm = sum(data.count(b'"level":"' + level + b'"') for level in self._harmless)
         return calm < data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+_SAYS = b'"level":"'
 
 
 def _of_number(search: re.Pattern[bytes], number: bytes, data: bytes) -> Iterator[tuple[int, int]]:
@@ -174,3 +230,13 @@ def _around(search: re.Pattern[bytes], data: bytes) -> Iterator[tuple[int, int]]
         end = len(data) if end < 0 else end
         yield begin, end
         at = end + 1
+
+
+def _holding(literals: Literals, data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the lines begin and end that hold one of some literals."""
+    end = -1
+    for place, _ in literals.places(data):
+        if place >= end:
+            begin, end = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
+            end = len(data) if end < 0 else end
+            yield begin, end

@@ -7,6 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from rca.loglines import Ends, Line
+from rca.logs.levels import Levels
 from rca.logs.suspects import Suspects
 from rca.plain import natural
 
@@ -86,9 +87,10 @@ class Summary:
     span: Span | None
     silence: Silence
     errors: FirstErrors
+    levels: Levels
 
 
-Answer = Lines | Counts | FirstErrors | Silence | Summary | Suspects
+Answer = Lines | Counts | FirstErrors | Silence | Summary | Suspects | Levels
 
 
 @dataclass(frozen=True)

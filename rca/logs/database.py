@@ -31,7 +31,7 @@ FROM read_json($1, format = 'newline_delimited', ignore_errors = true, maximum_o
   timestamp: 'VARCHAR', rank: 'VARCHAR', level: 'VARCHAR', event: 'VARCHAR', event_id: 'VARCHAR'})
 """
 _ODD = """
-SELECT count(*) FILTER (NOT coalesce(ours AND time IS NOT NULL AND regexp_full_match(rank, '0|[1-9][0-9]*')
+SELECT count(*) FILTER (NOT coalesce(ours AND event <> '' AND time IS NOT NULL AND regexp_full_match(rank, '0|[1-9][0-9]*')
   AND level IN ('DEBUG', 'INFO', 'WARN', 'ERROR'), false)) + (count(*) NOT BETWEEN $1 - 1 AND $1)::BIGINT FROM chunk
 """
 _COUNT = """

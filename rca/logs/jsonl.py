@@ -8,6 +8,7 @@ import msgspec
 
 from rca.loglines import Line
 from rca.logs.answers import Answer, Counts, FirstErrors, Lines, Silence, Silent, Summary, Told
+from rca.logs.levels import Levels, Misuse
 from rca.logs.suspects import Suspect, Suspects
 
 
@@ -33,6 +34,8 @@ def _objects(answer: Answer) -> Iterator[Mapping[str, Any]]:
             yield _summary(answer)
         case Suspects():
             yield from map(_suspect, answer.found)
+        case Levels():
+            yield from map(_misuse, answer.found)
 
 
 def _summary(answer: Summary) -> Mapping[str, Any]:
@@ -47,6 +50,7 @@ def _summary(answer: Summary) -> Mapping[str, Any]:
         "silent": [_silent(one) for one in answer.silence.ranks],
         "ranks_without_error": answer.errors.clean,
         "first_errors": [line(one) for one in answer.errors.lines],
+        "levels": [_misuse(one) for one in answer.levels.found],
     }
 
 
@@ -66,6 +70,14 @@ def _suspect(one: Suspect) -> Mapping[str, Any]:
         "first": None if one.first is None else line(one.first),
         "last": None if one.last is None else line(one.last),
     }
+
+
+def _misuse(one: Misuse) -> Mapping[str, Any]:
+    return {
+        "kind": one.kind, "level": one.level, "should": one.should or None, "event": one.event or None, "shape": one.shape,
+        "lines": one.lines, "ranks": [number(rank) for rank in one.ranks], "why": one.why,
+        "start": stamp(one.since), "end": stamp(one.until), "first": line(one.line),
+    }  # fmt: skip
 
 
 def line(one: Line) -> Mapping[str, Any]:

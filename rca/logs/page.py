@@ -7,10 +7,11 @@ from markupsafe import Markup
 
 from rca.loglines import Line
 from rca.logs import picture
-from rca.logs.answers import Counts, FirstErrors, Lines, Silence, Told
+from rca.logs.answers import Counts, FirstErrors, Lines, Silence, Summary, Told
 from rca.logs.asked import LISTED
+from rca.logs.levels import Levels
 from rca.logs.suspects import Suspects
-from rca.logs.text import accused, moment, ranges, said
+from rca.logs.text import FEW, accused, misled, moment, ranges, said, wrong
 from rca.plain import counted, lasting, quantity, visible
 from rca.render.html import environment
 
@@ -61,10 +62,18 @@ def _page(told: Told) -> _Page:
         case Suspects():
             title = f"{counted(len(answer.found), 'place')} where it may have begun"
             return _Page(title, "Suspects", list(accused(answer)), [])
+        case Levels():
+            title = f"{counted(len(answer.found), 'misuse')} of levels"
+            return _Page(title, "Levels that mislead", list(misled(answer)), [])
+    return _summary(answer)
+
+
+def _summary(answer: Summary) -> _Page:
     span = f"{moment(answer.span.first)} to {moment(answer.span.last)}" if answer.span else "no time is told"
     size = f", {quantity(float(answer.size), 'bytes')} in {counted(answer.files, 'file')}" if answer.files else ""
     words = [
         f"{visible(answer.where)}: {span}{size}.", *_said(answer.silence), f"{_first(answer.errors)}. {_clean(answer.errors)}",
+        *map(wrong, answer.levels.found[:FEW]),
     ]  # fmt: skip
     return _Page(
         _verdict(answer.silence),

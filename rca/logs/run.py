@@ -4,14 +4,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rca import dumps
 from rca.config import settle, without_password
 from rca.errors import SourceError, UsageError, suggestion
+from rca.hook import events
 from rca.load import phrases
-from rca.loglines import LEVELS, PATTERNS, Ends, Line, Logs, Naming, Notes, Wanted, find, spelt
+from rca.loglines import ALWAYS, LEVELS, PATTERNS, Ends, Line, Logs, Naming, Notes, Wanted, find, spelt
+from rca.loglines.known import Templates
 from rca.loglines.line import level_of
 from rca.loglines.owners import pattern_of
 from rca.loglines.servers import Asked, Server, is_url
@@ -19,9 +22,11 @@ from rca.loglines.servers import opened as reached
 from rca.logs import store
 from rca.logs.answers import Answer, Counts, FirstErrors, Lines, Silence, Span, Summary, Told, silence
 from rca.logs.asked import Places, Question
+from rca.logs.levels import Beside, Levels, levels
+from rca.logs.shapes import Shapes
+from rca.logs.steps import SAMPLED, Course, course, nodes_apart, spread, step, tail
 from rca.logs.suspects import NO_DUMPS, Suspects, known, suspects
-from rca.phrases import Matcher
-from rca.plain import counted
+from rca.plain import counted, natural
 from rca.sources import offsets
 from rca.sources.foreign import parse_zone
 from rca.times import parse_duration, parse_time
@@ -32,6 +37,8 @@ MARGIN = 60.0
 """Seconds before the first silence with which a picture begins,"""
 LONGEST = 3600.0
 """if that is not longer ago than so many seconds."""
+CLOCKS = 5
+"""Clocks that are off of which each is told."""
 BINS = 120
 """Columns of a picture, and about as many stretches of time in which lines are counted."""
 _STEPS = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0)
@@ -141,6 +148,8 @@ def _answer(asked: tuple[Question, Places], wanted: Wanted, logs: Readable, line
             return _silent(question, logs)
         case "suspects":
             return _suspects(question, wanted, logs, places)
+        case "levels":
+            return _levels(question, wanted, logs)
     return _lines(question, wanted, logs, lines) if question.lines else _summary(question, wanted, logs, lines)
 
 
@@ -180,10 +189,13 @@ def step_of(least: float) -> float:
     return next((one for one in _STEPS if one >= least), least)
 
 
-def _errors(wanted: Wanted, logs: Readable, lines: store.Store) -> FirstErrors:
+def _errors(wanted: Wanted, logs: Readable, lines: store.Store, shapes: Shapes | None = None) -> FirstErrors:
+    """Return the first errors; `shapes` take in all errors and warnings on the way."""
     first: dict[str, Line] = {}
-    for line in logs.lines(replace(wanted, level="ERROR")):
-        before = first.get(line.rank or "")
+    for line in logs.lines(replace(wanted, level="ERROR" if shapes is None else "WARN")):
+        if shapes is not None:
+            shapes.take(line)
+        before = first.get(line.rank or "") if line.level == "ERROR" else line
         if before is None or (line.time is not None and before.time is not None and line.time < before.time):
             first[line.rank or ""] = line
     lines.add(first.values())
@@ -210,8 +222,51 @@ def _suspects(question: Question, wanted: Wanted, logs: Readable, places: Places
     if span is not None and not (question.last or question.at):
         wanted = replace(wanted, start=span[1] - LONGEST)
     found = dumps.read(_dump_files(places.dumps), pickles=places.pickles) if places.dumps else NO_DUMPS
-    lines = known(logs.lines(wanted), Matcher(phrases()))
-    return suspects(lines, logs.last(), question.world_size or logs.world(), found)
+    templates = Templates(phrases)
+    bare = replace(logs, names=None) if isinstance(logs, Logs) else logs  # lines are looked through once
+    told = suspects(
+        known(bare.lines(wanted), templates.matcher), logs.last(), question.world_size or logs.world(), found
+    )
+    first = templates.named(line for one in told.found if (line := one.first) is not None)
+    return replace(told, found=[one if one.first is None else one._replace(first=next(first)) for one in told.found])
+
+
+def _levels(question: Question, wanted: Wanted, logs: Readable) -> Levels:
+    """Look for levels that mislead among warnings and errors, and among other lines of events that are graver."""
+    given = [name for name in ("rank", "event", "level", "grep") if getattr(question, name)]
+    if given:
+        raise UsageError(f"--levels: it is about all ranks and lines, leave out --{given[0]}")
+    shapes = Shapes()
+    for line in logs.lines(replace(wanted, level="WARN")):
+        shapes.take(line)
+    grave = frozenset(event.name for event in events.table().values() if event.level in {"WARN", "ERROR"})
+    bare = (
+        replace(logs, names=None) if isinstance(logs, Logs) else logs
+    )  # what is named here has a level from here as well
+    return levels(shapes, _beside(shapes, wanted, logs), bare.lines(replace(wanted, events=grave)))
+
+
+def _beside(shapes: Shapes, wanted: Wanted, logs: Readable) -> Beside:
+    """Return what is to be known beside the shapes of lines, as far as there is need of it."""
+    went = _course(logs) if shapes.lines["ERROR"] else None
+    templates = Templates(phrases)
+    return Beside(logs.last(), went, templates.template, partial(_restarted, logs), wanted.end)
+
+
+def _course(logs: Readable) -> Course | None:
+    """Return how the job went on, by the ends of some files, or by the last minutes that a server has."""
+    if isinstance(logs, Logs):
+        logs.step("looking how the job went on")
+        return course(one for log in spread(logs.files, SAMPLED) for one in tail(logs, log))
+    span = logs.span()
+    asked = Wanted(events=spelt(frozenset({"TRAIN_STEP"})), start=span[1] - PICTURED if span else ALWAYS[0])
+    return course(one for line in logs.lines(asked) if (one := step(line)) is not None)
+
+
+def _restarted(logs: Readable, time: float) -> float:
+    """Return when ranks were started last after a time, an early one where none were."""
+    asked = Wanted(start=time, events=spelt(frozenset({"RANK_START", "JOB_RESTART"})))
+    return max((line.time for line in logs.lines(asked) if line.time is not None), default=ALWAYS[0])
 
 
 def _dump_files(places: Sequence[str]) -> list[Path]:
@@ -227,21 +282,23 @@ def _dump_files(places: Sequence[str]) -> list[Path]:
 
 def _summary(question: Question, wanted: Wanted, logs: Readable, lines: store.Store) -> Answer:
     silent, span = _silent(question, logs), logs.span()
-    errors = _errors(wanted, logs, lines)
+    shapes = Shapes()
+    errors = _errors(wanted, logs, lines, shapes)
+    misled = levels(shapes, _beside(shapes, wanted, logs))
     where, files, size = "", 0, 0
     if isinstance(logs, Logs):
         where = _common([log.path for log in logs.files])
         files, size = len(logs.files), sum(log.size for log in logs.files)
     elif isinstance(logs, Server):
         where = logs.where
-    return Summary(where, files, size, Span(*span) if span else None, silent, errors)
+    return Summary(where, files, size, Span(*span) if span else None, silent, errors, misled)
 
 
 def _pictured(wanted: Wanted, logs: Readable, told: Answer) -> Counts:
     """Return what a page draws: the lines of the answer, or the end of the logs from a minute before the first silence."""
     if isinstance(told, Counts):
         return told
-    if isinstance(told, Silence | Summary | FirstErrors) and (span := logs.span()) and wanted.latest is None:
+    if isinstance(told, Silence | Summary | FirstErrors | Levels) and (span := logs.span()) and wanted.latest is None:
         silent = told.silence.ranks if isinstance(told, Summary) else told.ranks if isinstance(told, Silence) else ()
         ends = [one.line.time for one in silent if one.line is not None and one.line.time is not None]
         end = min(span[1], wanted.end)
@@ -269,7 +326,7 @@ def _opened(question: Question, places: Places, around: Around) -> Iterator[Read
         end = parse_time("--at", question.at, around.now) if question.at else around.now
         asked = Asked(places.query or "", max(end - parse_duration("--window", places.window), 0.0), end)
         with reached(urls[0], asked, settle(places.config, around.environment, {}), notes) as server:
-            server.step, server.offsets = around.step, corrected
+            server.step, server.offsets, server.names = around.step, corrected, Templates(phrases)
             yield server
         return
     if places.query is not None:
@@ -284,7 +341,24 @@ def _opened(question: Question, places: Places, around: Around) -> Iterator[Read
             f"{', '.join(places.paths)}: no log is in there"
             + (f"; there are files of other names: {left:,}, see --match" if left else "")
         )
-    yield Logs(files, zone, notes, around.step, offsets=corrected)
+    logs = Logs(files, zone, notes, around.step, offsets=corrected, names=Templates(phrases))
+    yield logs if places.offsets else replace(logs, offsets=_clocks(logs))
+
+
+def _clocks(logs: Logs) -> Mapping[str, float]:
+    """Return how far the clocks of nodes are ahead, as far as the steps at the ends of files tell it, and note it."""
+    ahead = nodes_apart(logs)
+    worst = sorted(ahead, key=lambda node: (-abs(ahead[node]), natural(node)))
+    for node in worst[:CLOCKS]:
+        which = "ahead" if ahead[node] > 0 else "behind"
+        logs.notes.of(
+            f"its clock is {abs(ahead[node]):,.1f} s {which} by the steps that all end together, corrected, see --offsets",
+            node,
+        )
+    if len(worst) > CLOCKS:
+        others = counted(len(worst) - CLOCKS, "more node")
+        logs.notes.of(f"the clocks of {others} are off as well, corrected", worst[CLOCKS])
+    return ahead
 
 
 def _common(paths: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Answers as tables for a terminal."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from rca.loglines import Line
 from rca.logs.answers import Count, Counts, FirstErrors, Lines, Silence, Summary, Told
+from rca.logs.levels import Levels, Misuse
 from rca.logs.suspects import Suspects
 from rca.plain import counted, lasting, natural, quantity, visible
 from rca.render.text import plainly
@@ -21,6 +23,9 @@ MOST = 40
 """Rows of a table that sums up; JSON has them all."""
 SUSPECTED = 5
 """Places where it may have begun that are told; JSON has them all."""
+FEW, SHAPE = 3, 80
+"""Levels that mislead of which a summary tells, and letters of the shape of their lines."""
+_STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ :]+", re.ASCII)
 _LONGEST = 400
 _STYLES = {"ERROR": "bold red", "WARN": "yellow", "DEBUG": "dim"}
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -55,6 +60,8 @@ def _pieces(told: Told) -> Iterator[Table | str | Text]:
             yield from _summary(answer)
         case Suspects():
             yield from accused(answer)
+        case Levels():
+            yield from misled(answer)
 
 
 def _lines(answer: Lines) -> Iterator[Table | str]:
@@ -215,6 +222,38 @@ def _summary(answer: Summary) -> Iterator[Table | str]:
     yield from _silence(answer.silence)
     yield ""
     yield from _errors(answer.errors, 10)
+    if answer.levels.found:
+        yield ""
+        yield from map(wrong, answer.levels.found[:FEW])
+        if len(answer.levels.found) > FEW:
+            yield f"and {counted(len(answer.levels.found) - FEW, 'more misuse')} of levels, see --levels"
+
+
+def misled(answer: Levels) -> Iterator[str]:
+    """Write which levels mislead, the worst first."""
+    seen = ", ".join(f"{counted(lines, f'{level} line')}" for level, lines in answer.lines.items())
+    yield f"{seen}, {counted(len(answer.found), 'misuse')} of levels" if answer.found else f"{seen}, no level misleads"
+    for position, one in enumerate(answer.found[:MOST], 1):
+        yield f"{position}. {wrong(one)}"
+        yield f"   first, {moment(one.line.time)} UTC{_whose(one.line)}: {visible(said(one.line, _LONGEST))}"
+    if len(answer.found) > MOST:
+        yield f"and {len(answer.found) - MOST:,} more"
+    if answer.lost:
+        yield f"{counted(answer.lost, 'line')} of rare shapes were counted only, so there may be more"
+
+
+def wrong(one: Misuse) -> str:
+    """Write in one sentence which level misleads."""
+    name = {"flood": "flood of ERROR", "endless": "WARN without end", "harmless": "ERROR that was none"}.get(one.kind)
+    whose = f" of {counted(len(one.ranks), 'rank')} ({ranges(one.ranks[:8])}{', ...' if len(one.ranks) > 8 else ''})"
+    lines = f"{counted(one.lines, 'line')}{whose if one.ranks else ''}"
+    if one.kind == "level":
+        return visible(f"{one.event} at {one.level}, {lines}: {one.why}")
+    return visible(f'{name}, "{one.shape[:SHAPE]}", {lines}: {one.why}')
+
+
+def _whose(line: Line) -> str:
+    return f", rank {visible(line.rank)}" if line.rank is not None else ""
 
 
 def accused(answer: Suspects) -> Iterator[str]:
@@ -239,9 +278,22 @@ def _grid() -> Table:
 
 
 def said(line: Line, most: int) -> str:
-    """Return what a line says, in so many letters: its message, or what stands beside it where it has none."""
+    """Return what a line says, in so many letters: its message without the time that it begins with, or what stands
+    beside it where it has none.
+    """
     text = line.message or (msgspec.json.encode(line.extra, enc_hook=str).decode() if line.extra else "")
+    text = text if line.time is None else _bare(text)
     return text[:most] + ("..." if len(text) > most else "")
+
+
+def _bare(text: str) -> str:
+    """Return a text without the time that it begins with.
+
+    >>> _bare("2026-03-01 14:23:25,123 [INFO] step 3")
+    '[INFO] step 3'
+    """
+    match = _STAMP.match(text)
+    return text[match.end() :] if match is not None and match.end() < len(text) else text
 
 
 def day(time: float | None) -> str:

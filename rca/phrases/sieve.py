@@ -7,6 +7,7 @@ and of the few that are left every byte. Which seven bytes of a longer literal a
 """
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -126,8 +127,5 @@ def rarest(literal: bytes) -> int:
     (6, 7)
     """
     weights = [_WEIGHT.get(letter, 0.01) for letter in literal]
-    words = [
-        1.0 if literal[at : at + 4] in _ORDINARY else float(np.prod(weights[at : at + 4]))
-        for at in range(len(weights) - 3)
-    ]
+    words = [1.0 if literal[at : at + 4] in _ORDINARY else prod(weights[at : at + 4]) for at in range(len(weights) - 3)]
     return min(range(len(words) - 3), key=lambda at: max(words[at : at + 4]))
