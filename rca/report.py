@@ -34,6 +34,7 @@ LISTED = 0.05
 """Candidates of at least this probability are causes; what is below is rejected."""
 LIKELY = 0.5
 """Causes of at least this probability that explain a job's trouble come first."""
+_SLOW = ("slow_onset", "slow_always")
 
 
 class Writer:
@@ -229,7 +230,8 @@ class Writer:
         if job not in self._verdict.classes:
             return JobSymptom(self.job(job), "none")
         symptom, rules = self._verdict.classes[job]
-        return JobSymptom(self.job(job), symptom, self.since(rules[0], np.array([job])), self._slowdown(job, rules))
+        slowdown = self._slowdown(job, rules) if symptom in _SLOW else None
+        return JobSymptom(self.job(job), symptom, self.since(rules[0], np.array([job])), slowdown)
 
     def _slowdown(self, job: int, rules: Sequence[str]) -> float | None:
         """Return how many times as long a step takes: against before, or against the time without the wait."""

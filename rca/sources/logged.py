@@ -13,14 +13,15 @@
 
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from rca.hook import events
-from rca.loglines import Line, Logs, Wanted
+from rca.loglines import Line, Logs, Wanted, spelt
 from rca.loglines.heard import WAITS, Heard, Known, accused, known
+from rca.loglines.known import Templates
 from rca.model import Floats, LogLine
 from rca.phrases import Matcher
 from rca.plain import natural
@@ -105,6 +106,19 @@ class _Reading:
     calm: set[float] = field(default_factory=set)
     last: float = -np.inf
 
+    def place(self, logs: Logs) -> None:
+        """Note where ranks are, as the names of files and last lines tell, and when the last line came."""
+        for log in logs.files:
+            if log.owner.node and log.owner.rank is None:
+                self.hosts.add(log.owner.node)
+            elif log.owner.node and log.owner.rank is not None:
+                self.nodes[log.owner.rank] = log.owner.node
+        for rank, end in logs.last().items():
+            if rank and end.line.node:
+                self.nodes.setdefault(rank, end.line.node)
+            if end.line.time is not None:
+                self.last = max(self.last, end.line.time)
+
     def take(self, lines: Iterable[Line], serious: Container[str]) -> Iterator[Line]:
         """Yield the lines, and keep what is to be known of them."""
         for line in lines:
@@ -121,11 +135,19 @@ class _Reading:
             yield line
 
 
-def read(logs: Logs, matcher: Matcher, stretch: tuple[float, float], steps: Floats, job: str) -> Said:
-    """Read the lines of a stretch of time, in which a job took steps at these times (none: nothing tells)."""
-    reading, serious = _Reading(), _serious(matcher)
-    lines = reading.take(logs.lines(Wanted(start=stretch[0], end=stretch[1])), serious)
-    reading.known = [one for one in known(lines, matcher) if one.line.time is not None]
+def read(logs: Logs, templates: Templates, stretch: tuple[float, float], steps: Floats, job: str) -> Said:
+    """Read the lines of a stretch of time, in which a job took steps at these times (none: nothing tells).
+
+    Where steps are known, lines that neither a template knows nor the table of events calls serious are passed over.
+    """
+    reading, serious = _Reading(), _serious(templates.matcher)
+    reading.place(logs)
+    wanted = Wanted(start=stretch[0], end=stretch[1])
+    if len(steps):
+        told = {one.event for one in templates.matcher.templates.values()} | serious.keys()
+        logs, wanted = replace(logs, names=templates), replace(wanted, events=spelt(frozenset(told) - {""}))
+    lines = reading.take(logs.lines(wanted), serious)
+    reading.known = [one for one in known(lines, templates.matcher) if one.line.time is not None]
     progress = Progress(steps if len(steps) else np.array(sorted(reading.calm)))
     sources = {one.line.source for one in reading.known}
     found = [_event(one, job, reading) for one in reading.known]

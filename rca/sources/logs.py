@@ -7,6 +7,7 @@ line of a file has a time, the last one was written when the file was.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +18,10 @@ from rca.ledger import Ledger, Options
 from rca.ledger.values import Key, labels_of
 from rca.loglines import PATTERNS, Naming, Notes, find
 from rca.loglines import Logs as Lines
+from rca.loglines.known import Templates
 from rca.model import LogLine
 from rca.parsers.reader import OTHERS, Reader, blocks, rank_of
 from rca.parsers.record import Record
-from rca.phrases import Matcher
 from rca.plain import counted
 from rca.sources.blocks import nothing
 from rca.sources.foreign import Place, Ways, files, open_bytes, unreadable, zone_name
@@ -53,7 +54,7 @@ def read(place: Place, ways: Ways) -> "Spoken":
         logs.take(path)
     series = logs.series()
     said = (place.shown, logs.said(place.shown))
-    spoken = Spoken(series, said, Told(lines, Matcher(ways.templates), place.name or DEFAULT))
+    spoken = Spoken(series, said, Told(lines, Templates(lambda: ways.templates), place.name or DEFAULT))
     if not series and not spoken.tells():
         raise SourceError(f"{place.shown}: {_strange(logs)}")
     return spoken
@@ -63,7 +64,7 @@ class Told(NamedTuple):
     """The lines of a job's logs, and what knows them; the job is `default` where nobody names it."""
 
     lines: Lines
-    matcher: Matcher
+    templates: Templates
     job: str
 
 
@@ -77,6 +78,10 @@ class Spoken(Kept):
         self._own = dict(self.blocks)
         self._read: tuple[float, float] | None = None
         self._said = Said((), (), failed=False)
+
+    @cached_property
+    def _span(self) -> tuple[float, float] | None:
+        return self.told_by.lines.span()
 
     def of_job(self, job: str) -> "Spoken":
         """Return the same with all that is of the job `default` named to be of this one."""
@@ -99,7 +104,7 @@ class Spoken(Kept):
     def extent(self) -> tuple[float, float] | None:
         """Return the times of the first and the last sample or line; of a job that has failed a while more, in which
         nothing came."""
-        ends = [end for end in (extent(self._own.values()), self.told_by.lines.span()) if end is not None]
+        ends = [end for end in (extent(self._own.values()), self._span) if end is not None]
         if not ends:
             return None
         first, last = min(end[0] for end in ends), max(end[1] for end in ends)
@@ -126,7 +131,7 @@ class Spoken(Kept):
         self._read = (start, end)
         steps = self._own.get("train_steps_total", nothing()).times
         steps = np.unique(steps[(steps >= start) & (steps <= end)])
-        self._said = logged(self.told_by.lines, self.told_by.matcher, (start, end), steps, self.told_by.job)
+        self._said = logged(self.told_by.lines, self.told_by.templates, (start, end), steps, self.told_by.job)
         own = {name: carried(block, end) for name, block in self._own.items()} if self._said.failed else self._own
         ranks = places(self._said, self.told_by.job) if self.placed else []
         self.blocks = {**Kept([*self._said.series, *ranks], "").blocks, **own}
