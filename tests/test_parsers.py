@@ -178,12 +178,13 @@ def test_the_strainer_finds_lines_over_the_edge_of_its_parts() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 30))
+@settings(deadline=None)
 def test_blocks_are_made_of_lines(data: bytes, size: int) -> None:
     class Slow(io.BytesIO):
         def read(self, _: int | None = None) -> bytes:
             return super().read(size)
 
-    found = list(blocks(Slow(data)))
+    found = [bytes(block) for block in blocks(Slow(data))]
     assert b"".join(found) == data
     assert all(block.endswith(b"\n") for block in found[:-1])
 

@@ -6,6 +6,7 @@ pairs, so the value decides, not the heading.
 """
 
 import re
+from typing import NamedTuple
 
 from rca.parsers.keys import MICRO, ONCE, phase_of
 from rca.parsers.record import Fields, Record, number
@@ -24,7 +25,7 @@ class TimerBlock:
     def __init__(self, names: "Names") -> None:
         self._names = names
         self._patience = _PATIENCE
-        self._timer = ""
+        self._timer: Timer | None = None
         self._found: dict[tuple[str, str | None], dict[str, float]] = {}
 
     def take(self, line: bytes) -> bool:
@@ -45,26 +46,27 @@ class TimerBlock:
     def _entry(self, line: bytes) -> bool:
         """Take `name ....: (least, greatest)` or `name ....: greatest`."""
         head, colon, value = line.rpartition(b": ")
-        name = self._names.get(head) if colon else ""
-        if not name:
+        timer = self._names.get(head) if colon else None
+        if timer is None:
             return False
         least, comma, greatest = value.strip(b" ()\r").partition(b", ")
         if comma:
-            self._keep(name, "phase_min", None, least)
-        self._keep(name, "phase_max", None, greatest if comma else least)
+            self._keep(timer, "phase_min", None, least)
+        self._keep(timer, "phase_max", None, greatest if comma else least)
         return True
 
     def _of_rank(self, line: bytes) -> bool:
         """Take `name:`, and `rank 0: value` after it."""
         if b"rank " in line:
             match = _RANK.search(line)
-            if match and self._timer:
+            if match and self._timer is not None:
                 self._keep(self._timer, "phase", match[1].decode(), match[2])
                 return True
         elif line.rstrip().endswith(b":"):
             match = _TITLE.search(line)
-            if match and known(match[1].decode()):
-                self._timer = match[1].decode()
+            timer = timer_of(match[1].decode()) if match else None
+            if timer is not None:
+                self._timer = timer
                 return True
         return False
 
@@ -77,17 +79,16 @@ class TimerBlock:
         """Return what the block says, a record for each kind and rank."""
         return [Record(kind, None, rank, fields) for (kind, rank), fields in self._found.items()]
 
-    def _keep(self, timer: str, kind: str, rank: str | None, text: bytes) -> None:
+    def _keep(self, timer: "Timer", kind: str, rank: str | None, text: bytes) -> None:
         value = number(text)
         if value is None:
             return
-        if timer.removesuffix("-time") in ONCE or timer in ONCE:
+        if timer.once:
             if kind != "phase_min":
                 found = self._found.setdefault(("once", None), {})
-                phase = ONCE.get(timer) or ONCE[timer.removesuffix("-time")]
-                found[phase] = max(found.get(phase, 0.0), value * 1e-3)
-        elif phase := phase_of(timer):
-            self._found.setdefault((kind, rank), {})[phase] = value * 1e-3
+                found[timer.once] = max(found.get(timer.once, 0.0), value * 1e-3)
+        elif timer.phase:
+            self._found.setdefault((kind, rank), {})[timer.phase] = value * 1e-3
 
 
 def one_line(line: bytes, at: int) -> list[Record]:
@@ -113,20 +114,28 @@ def _fields(found: dict[str, float]) -> Fields:
     return dict(found)
 
 
-def known(timer: str) -> bool:
-    """Say whether a timer is one that Megatron has; others are timers where their line has the form of an entry."""
-    plain = timer.removesuffix("-time")
-    return bool(phase_of(timer)) or timer in ONCE or plain in ONCE or "-" in timer
+class Timer(NamedTuple):
+    """What a timer measures: a phase of every step, or one of what does not happen every step; nothing of interest."""
+
+    phase: str
+    once: str
+
+
+def timer_of(name: str) -> Timer | None:
+    """Return the timer of a name; one that Megatron lacks is one where its line has the form of an entry."""
+    plain = name.removesuffix("-time")
+    timer = Timer(phase_of(name), ONCE.get(name) or ONCE.get(plain, ""))
+    return timer if timer.phase or timer.once or "-" in name else None
 
 
 class Names:
     """What stands before a number, to the timer that it names; the same few come again and again."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, str] = {}
+        self._known: dict[bytes, Timer] = {}
 
-    def get(self, head: bytes) -> str:
-        """Return the timer of an entry without what a launcher puts in front; empty where it is none.
+    def get(self, head: bytes) -> Timer | None:
+        """Return the timer of an entry without what a launcher puts in front; None where it is none.
 
         >>> names = Names()
         >>> (
@@ -134,14 +143,12 @@ class Names:
         ...     names.get(b"0:     optimizer ...."),
         ...     names.get(b"hello world"),
         ... )
-        ('load-checkpoint', 'optimizer', '')
+        (Timer(phase='', once='load_checkpoint'), Timer(phase='optimizer', once=''), None)
         """
-        name = self._known.get(head)
-        if name is None:
-            if not head.endswith((b".", b" ")):
-                return ""
-            text = head.rstrip(b" .").rpartition(b"  ")[2].strip().decode(errors="replace")
-            name = text if known(text) or "setup" in text else ""
-            if name and len(self._known) < _NAMES:
-                self._known[head] = name
-        return name
+        timer = self._known.get(head)
+        if timer is None and head.endswith((b".", b" ")):
+            name = head.rstrip(b" .").rpartition(b"  ")[2].strip().decode(errors="replace")
+            timer = timer_of(name) or (Timer("", "") if "setup" in name else None)
+            if timer is not None and len(self._known) < _NAMES:
+                self._known[head] = timer
+        return timer
