@@ -57,6 +57,7 @@ class Layout(NamedTuple):
         if len(rows) != len(lines):
             return None
         found = []
+        last, minute = b"", None
         for begin, line, fields in zip(begins, lines, map(asdict, rows), strict=True):
             for field, factor in self.factors:
                 fields[field] *= factor
@@ -69,7 +70,9 @@ class Layout(NamedTuple):
             if not self.stamp:
                 time = moments.find(line, 0, begin)
             elif line.startswith(b"[", start - 1) and seconds.replace(b".", b"", 1).isdigit():
-                minute = moments.minute(line[start : start + 16])
+                if line[start : start + 16] != last:
+                    last = line[start : start + 16]
+                    minute = moments.minute(last)
                 time = None if minute is None else minute + float(seconds)
             else:
                 return None

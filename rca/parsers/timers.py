@@ -29,7 +29,7 @@ class TimerBlock:
         self._found: dict[tuple[str, str | None], dict[str, float]] = {}
 
     def take(self, line: bytes) -> bool:
-        """Say whether a line is an entry of the block, and keep what it says.
+        """Say whether a line is `name ....: (least, greatest)`, `name ....: greatest` or that of a rank, and keep it.
 
         >>> block = TimerBlock(Names())
         >>> block.take(b"    forward-compute ......................: (1250.00, 1500.00)"), block.take(b"hello")
@@ -37,22 +37,17 @@ class TimerBlock:
         >>> [(record.kind, record.fields) for record in block.records()]
         [('phase_min', {'forward_compute': 1.25}), ('phase_max', {'forward_compute': 1.5})]
         """
-        if self._entry(line) or self._of_rank(line):
-            self._patience = _PATIENCE
-            return True
-        self._patience -= 1
-        return False
-
-    def _entry(self, line: bytes) -> bool:
-        """Take `name ....: (least, greatest)` or `name ....: greatest`."""
         head, colon, value = line.rpartition(b": ")
         timer = self._names.get(head) if colon else None
-        if timer is None:
+        if timer is not None:
+            least, comma, greatest = value.strip(b" ()\r").partition(b", ")
+            if comma:
+                self._keep(timer, "phase_min", None, least)
+            self._keep(timer, "phase_max", None, greatest if comma else least)
+        elif not self._of_rank(line):
+            self._patience -= 1
             return False
-        least, comma, greatest = value.strip(b" ()\r").partition(b", ")
-        if comma:
-            self._keep(timer, "phase_min", None, least)
-        self._keep(timer, "phase_max", None, greatest if comma else least)
+        self._patience = _PATIENCE
         return True
 
     def _of_rank(self, line: bytes) -> bool:
