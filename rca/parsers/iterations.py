@@ -98,9 +98,10 @@ class Iterations:
         """
         found: list[Record | None] = [None] * len(lines)
         alike: defaultdict[bytes, list[int]] = defaultdict(list)
-        for place, line in enumerate(lines):
-            if BEGIN in line:
-                alike[line.translate(None, _OF_NUMBERS)].append(place)
+        likely = [place for place, line in enumerate(lines) if BEGIN in line]
+        shapes = b"\n".join([lines[place] for place in likely]).translate(None, _OF_NUMBERS).split(b"\n")
+        for place, shape in zip(likely, shapes, strict=False):
+            alike[shape].append(place)
         for shape, places in alike.items():
             these = [lines[place] for place in places]
             if shape not in self._layouts and len(self._layouts) < _LAYOUTS:

@@ -22,7 +22,7 @@ class Strainer:
     def __init__(self, rare: Iterable[bytes], literals: Iterable[bytes]) -> None:
         self._rare = tuple(rare)
         self.literals = tuple(literals)
-        self._search = BytesAhoCorasick(self.literals, matchkind=MatchKind.LeftmostFirst)
+        self._search = BytesAhoCorasick(sorted(self.literals), matchkind=MatchKind.LeftmostFirst)
         self._overlap = max(map(len, self.literals), default=1) - 1
         self._ends: NDArray[np.bool_] = np.empty(_PART, dtype=bool)
 

@@ -14,6 +14,7 @@ from rca.parsers.record import Fields, Record, number
 HEADING = b"across ranks (ms):"
 _TITLE = re.compile(rb"(?:^|\s{2})([a-zA-Z][\w/-]*):\s*$")
 _RANK = re.compile(rb"(?:^|\s{2})rank +(\d+): *([-+.\deE]+)\s*$")
+_LEAST, _GREATEST, _ONCE = ("phase_min", None), ("phase_max", None), ("once", None)
 _NAMES = 4096
 _PATIENCE = 4
 """So many lines of others may stand between two entries of a block: ranks write at the same time."""
@@ -42,8 +43,8 @@ class TimerBlock:
         if timer is not None:
             least, comma, greatest = value.strip(b" ()\r").partition(b", ")
             if comma:
-                self._keep(timer, "phase_min", None, least)
-            self._keep(timer, "phase_max", None, greatest if comma else least)
+                self._keep(timer, _LEAST, least)
+            self._keep(timer, _GREATEST, greatest if comma else least)
         elif not self._of_rank(line):
             self._patience -= 1
             return False
@@ -55,7 +56,7 @@ class TimerBlock:
         if b"rank " in line:
             match = _RANK.search(line)
             if match and self._timer is not None:
-                self._keep(self._timer, "phase", match[1].decode(), match[2])
+                self._keep(self._timer, ("phase", match[1].decode()), match[2])
                 return True
         elif line.rstrip().endswith(b":"):
             match = _TITLE.search(line)
@@ -74,16 +75,18 @@ class TimerBlock:
         """Return what the block says, a record for each kind and rank."""
         return [Record(kind, None, rank, fields) for (kind, rank), fields in self._found.items()]
 
-    def _keep(self, timer: "Timer", kind: str, rank: str | None, text: bytes) -> None:
+    def _keep(self, timer: "Timer", whose: tuple[str, str | None], text: bytes) -> None:
         value = number(text)
         if value is None:
             return
-        if timer.once:
-            if kind != "phase_min":
-                found = self._found.setdefault(("once", None), {})
-                found[timer.once] = max(found.get(timer.once, 0.0), value * 1e-3)
-        elif timer.phase:
-            self._found.setdefault((kind, rank), {})[timer.phase] = value * 1e-3
+        if timer.phase and not timer.once:
+            found = self._found.get(whose)
+            if found is None:
+                found = self._found[whose] = {}
+            found[timer.phase] = value * 1e-3
+        elif timer.once and whose is not _LEAST:
+            found = self._found.setdefault(_ONCE, {})
+            found[timer.once] = max(found.get(timer.once, 0.0), value * 1e-3)
 
 
 def one_line(line: bytes, at: int) -> list[Record]:
