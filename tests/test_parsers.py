@@ -54,6 +54,28 @@ def test_the_second_line_of_the_same_keys_is_read_alike() -> None:
         assert math.isnan(float(odd.fields.get("loss:lm", 0.0)))
 
 
+def test_a_line_with_more_keys_than_the_one_before_it_is_read_whole() -> None:
+    short = "iteration 1/ 9 | consumed samples: 8 | elapsed time per iteration (ms): 500.0 |"
+    _, found = read(f"{short}\n{short} lm loss: 2.5E+00 | grad norm: 1.5 |\n")
+    assert (found.fields["loss:lm"], found.fields["grad_norm"]) == (2.5, 1.5)
+
+
+def test_keys_that_differ_by_a_digit_are_not_taken_for_each_other() -> None:
+    lines = [f"iteration 1/ 9 | mtp_{one} loss: 2.5 | mtp_{other} loss: 3.5 |\n" for one, other in ((1, 2), (2, 1))]
+    assert [one.fields["loss:mtp_1"] for one in read("".join(lines))] == [2.5, 3.5]
+
+
+STEPS = [text for text, kind, *_ in LINES.values() if kind == "step" and "iteration " in text]
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 400), st.sampled_from("0.|:,E+-/]e[ x")), max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_lines_at_once_say_what_each_says_alone(garbled: list[tuple[str, int, str]]) -> None:
+    lines = [line for text, at, letter in garbled for line in (text, text[:at] + letter + text[at + 1 :])]
+    together = read("\n".join([*STEPS, *lines]) + "\n")[len(STEPS) :]
+    assert repr(together) == repr([one for line in lines for one in read(f"{line}\n")])
+
+
 def test_blocks_of_timers() -> None:
     assert read(BLOCK) == [
         Record("phase_min", None, None, pytest.approx({"forward_backward": 4.0, "forward_compute": 1.25, "optimizer_copy_params": 0.012})),
@@ -131,7 +153,7 @@ def test_bytes_that_are_no_text_have_a_shape() -> None:
 
 
 @given(st.binary(max_size=400), st.sampled_from(sorted(LINES)), st.integers(0, 400))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_bytes_are_read(noise: bytes, name: str, at: int) -> None:
     line = LINES[name][0].encode()
     for data in (
@@ -178,12 +200,13 @@ def test_the_strainer_finds_lines_over_the_edge_of_its_parts() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 30))
+@settings(deadline=None)
 def test_blocks_are_made_of_lines(data: bytes, size: int) -> None:
     class Slow(io.BytesIO):
         def read(self, _: int | None = None) -> bytes:
             return super().read(size)
 
-    found = list(blocks(Slow(data)))
+    found = [bytes(block) for block in blocks(Slow(data))]
     assert b"".join(found) == data
     assert all(block.endswith(b"\n") for block in found[:-1])
 

@@ -5,114 +5,165 @@ progress printer.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
-from rca.parsers.keys import name_of
+from rca.parsers.keys import Name, name_of
 from rca.parsers.moments import Moments
 from rca.parsers.record import Record, number
 
-ITERATION = re.compile(rb"iteration +(\d+) */ *(\d+) *\|")
-_STAMPED = rb"[^\[]*\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d)(\d(?:\.\d+)?)\] iteration +(\d+) */ *(\d+) *\|"
-"""The head of an iteration line of newer versions: minute, seconds in two parts (JSON knows no 07), and the steps."""
-_SPLIT = re.compile(rb"(.*?): *(.*)", re.DOTALL)
+BEGIN = b"iteration "
+_ITERATION = re.compile(rb"iteration +(\d+) */ *(\d+) *\|")
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?\] ")
 _NEMO = b"raining epoch "
-_LAYOUTS = 64
-_NUMBERS = msgspec.json.Decoder(list[float])
-"""Reads numbers at once that stand in a line: between commas and brackets they are JSON."""
+_LAYOUTS, _KEYS = 64, 1024
+_OF_NUMBERS = b"0123456789+-.E "
+"""What the numbers of lines and the blanks around them are made of: lines of one shape are the same without them."""
+_Whole = Annotated[float, msgspec.Meta(ge=0, multiple_of=1)]
+_BLANKS = bytes(set(range(256)) - set(b"0123456789+-.E,[]|"))
+_AS_JSON = bytes.maketrans(_BLANKS + b"|", b" " * len(_BLANKS) + b",")
 
 
 class Layout(NamedTuple):
-    """Keys in the order in which lines print them: patterns of whole lines and of what follows the steps, and fields.
+    """How lines of one shape are read.
 
-    `fields` begins with the two steps; `factors` are for the numbers, by place, that are not printed in their unit.
+    `numbers` decodes the numbers of many lines: with blanks for keys and commas for bars between them they are JSON.
+    `factors` are for those that are not printed in their unit. `names` are of those whose name is none in Python, and
+    what it is; `unknown` are those without any. `stamp` is how long a time is that stands in brackets before the steps
+    and is the only one there, 0 where there is none.
     """
 
-    whole: re.Pattern[bytes]
-    rest: re.Pattern[bytes]
-    fields: tuple[str, ...]
-    factors: tuple[tuple[int, float], ...]
+    numbers: msgspec.json.Decoder[list[Any]]
+    factors: list[tuple[str, float]]
+    names: list[tuple[str, str]]
+    unknown: list[str]
+    stamp: int
+
+    def read(self, lines: Sequence[bytes], moments: Moments) -> list[Record] | None:
+        """Read lines; None where something in them is not written as JSON writes it, such as 1,000."""
+        begins = [line.find(BEGIN) for line in lines]
+        texts = [
+            line[begin + len(BEGIN) : line.rfind(b"|")].replace(b"/", b",", 1)
+            for begin, line in zip(begins, lines, strict=True)
+        ]
+        try:
+            rows = self.numbers.decode(b"[[%b]]" % b"],[".join(texts).translate(_AS_JSON))
+        except msgspec.DecodeError:
+            return None
+        if len(rows) != len(lines):
+            return None
+        found = []
+        last, minute = b"", None
+        for begin, line, fields in zip(begins, lines, map(asdict, rows), strict=True):
+            for field, factor in self.factors:
+                fields[field] *= factor
+            for name, field in self.names:
+                fields[field] = fields.pop(name)
+            for name in self.unknown:
+                del fields[name]
+            start = begin - self.stamp
+            seconds = line[start + 17 : begin - 2]
+            if not self.stamp:
+                time = moments.find(line, 0, begin)
+            elif line.startswith(b"[", start - 1) and seconds.replace(b".", b"", 1).isdigit():
+                if line[start : start + 16] != last:
+                    last = line[start : start + 16]
+                    minute = moments.minute(last)
+                time = None if minute is None else minute + float(seconds)
+            else:
+                return None
+            found.append(Record("step", time, None, fields))
+        return found
 
 
 class Iterations:
-    """Reads iteration lines: part by part, and by a pattern once lines of the same keys have been seen."""
+    """Reads iteration lines: those of one shape all at once, or part by part."""
 
     def __init__(self, moments: Moments) -> None:
         self._moments = moments
-        self._layouts: dict[tuple[bytes, ...], Layout | None] = {}
-        self._last: Layout | None = None
+        self._layouts: dict[bytes, Layout | None] = {}
+        self._names: dict[bytes, Name | None] = {}
 
-    def read(self, line: bytes) -> Record | None:
-        """Return what an iteration line says, None for a line that is none.
+    def read(self, lines: Sequence[bytes]) -> list[Record | None]:
+        """Return what each line says, None for one that is no iteration line.
 
         >>> line = b"iteration 7/ 10 | elapsed time per iteration (ms): 250.0 | lm loss: 2.0E+00 | num zeros: 3 |"
-        >>> Iterations(Moments()).read(line).fields
-        {'step': 7.0, 'target_steps': 10.0, 'step_seconds': 0.25, 'loss:lm': 2.0}
+        >>> steps = Iterations(Moments()).read([line, b"hello"])
+        >>> steps[0].fields, steps[1]
+        ({'step': 7.0, 'target_steps': 10.0, 'step_seconds': 0.25, 'loss:lm': 2.0}, None)
         """
-        layout = self._last
-        match = layout and layout.whole.match(line)
-        if match and layout:
-            texts = match.groups()
-            numbers = _numbers(texts[1:])
-            if numbers is not None:
-                moment = self._moments.minute(texts[0])
-                time = None if moment is None else moment + 10.0 * numbers[0] + numbers[1]
-                del numbers[:2]
-                return Record("step", time, None, _filled(layout, numbers))
-        head = ITERATION.search(line)
-        return None if head is None else self._read(line, head)
+        found: list[Record | None] = [None] * len(lines)
+        alike: defaultdict[bytes, list[int]] = defaultdict(list)
+        likely = [place for place, line in enumerate(lines) if BEGIN in line]
+        shapes = b"\n".join([lines[place] for place in likely]).translate(None, _OF_NUMBERS).split(b"\n")
+        for place, shape in zip(likely, shapes, strict=False):
+            alike[shape].append(place)
+        for shape, places in alike.items():
+            these = [lines[place] for place in places]
+            if shape not in self._layouts and len(self._layouts) < _LAYOUTS:
+                self._layouts[shape] = self._layout(these[0])
+            layout = self._layouts.get(shape)
+            steps = layout and layout.read(these, self._moments)
+            if steps and steps[0] != self._read(these[0]):
+                del self._layouts[shape]  # was made from a line whose keys were garbled
+                steps = None
+            for place, step in zip(places, steps or map(self._read, these), strict=True):
+                found[place] = step
+        return found
 
-    def _read(self, line: bytes, head: re.Match[bytes]) -> Record:
-        layout, start = self._last, head.start()
-        match = layout and layout.rest.match(line, head.end())
-        numbers = _numbers([*head.groups(), *match.groups()]) if match else None
-        if numbers is not None and layout is not None:
-            fields = _filled(layout, numbers)
-        else:
-            fields = {"step": float(head[1]), "target_steps": float(head[2])}
-            self._learn(line[head.end() :], fields)
-        if line.find(_NEMO, 0, start) >= 0:
-            fields["by"] = "0"
-            fields.pop("target_steps")
-        return Record("step", self._moments.find(line, 0, start), None, fields)
-
-    def _learn(self, rest: bytes, fields: dict[str, float | str]) -> None:
-        """Read the parts of a line one by one, and prepare for the next line of the same keys."""
-        pairs = [match.groups() for match in map(_SPLIT.fullmatch, rest.split(b"|")) if match]
-        keys = tuple(key for key, _ in pairs)
-        for key, text in pairs:
-            name, value = name_of(key.decode(errors="replace")), number(text)
+    def _read(self, line: bytes) -> Record | None:
+        """Read the parts of a line one by one."""
+        head = _ITERATION.search(line)
+        if head is None:
+            return None
+        fields: dict[str, float | str] = {"step": float(head[1]), "target_steps": float(head[2])}
+        for part in line[head.end() :].split(b"|"):
+            key, colon, text = part.partition(b":")
+            name = self._name(key) if colon else None
+            value = None if name is None else number(text)
             if name is not None and value is not None:
                 fields[name.field] = value * name.factor
-        if keys not in self._layouts and len(self._layouts) < _LAYOUTS:
-            self._layouts[keys] = _layout(keys)
-        self._last = self._layouts.get(keys) or self._last
+        for field in [one for one in fields if not one.isidentifier()]:
+            fields[field] = fields.pop(field)  # as a layout orders them
+        if line.find(_NEMO, 0, head.start()) >= 0:
+            fields["by"] = "0"
+            fields.pop("target_steps")
+        return Record("step", self._moments.find(line, 0, head.start()), None, fields)
 
+    def _name(self, key: bytes) -> Name | None:
+        if key in self._names:
+            return self._names[key]
+        name = name_of(key.decode(errors="replace"))
+        if len(self._names) < _KEYS:
+            self._names[key] = name
+        return name
 
-def _numbers(texts: Sequence[bytes]) -> list[float] | None:
-    """Read numbers; None where one of them is not written as JSON writes it, such as NaN."""
-    try:
-        return _NUMBERS.decode(b"[" + b",".join(texts) + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _filled(layout: Layout, numbers: list[float]) -> dict[str, float | str]:
-    for place, factor in layout.factors:
-        numbers[place] *= factor
-    return dict(zip(layout.fields, numbers, strict=False))
-
-
-def _layout(keys: tuple[bytes, ...]) -> Layout | None:
-    """Return the patterns for lines of these keys; None where two of them mean the same."""
-    names = [name_of(key.decode(errors="replace")) for key in keys]
-    known = [name for name in names if name is not None]
-    fields = ("step", "target_steps", *(name.field for name in known))
-    if len(set(fields)) < len(fields):
-        return None
-    pairs = zip(keys, names, strict=True)
-    rest = b"".join(re.escape(key) + (rb":[^|]*\|" if name is None else rb":([^|,]*)\|") for key, name in pairs)
-    factors = tuple((place + 2, name.factor) for place, name in enumerate(known) if name.factor != 1.0)
-    return Layout(re.compile(_STAMPED + rest), re.compile(rest), fields, factors)
+    def _layout(self, line: bytes) -> Layout | None:
+        """Return how lines of the shape of this one are read; None where it has numbers that are not for JSON."""
+        head, step = _ITERATION.search(line), self._read(line)
+        if head is None or step is None:
+            return None
+        keys = [part.partition(b":")[0] for part in line[head.end() : line.rfind(b"|")].split(b"|")]
+        known = [Name("step"), Name("target_steps"), *map(self._name, keys)]
+        fields = [
+            name.field if name and name.field.isidentifier() else f"number_{place}" for place, name in enumerate(known)
+        ]
+        if len(set(fields)) < len(fields):
+            return None
+        pairs = list(zip(fields, known, strict=True))
+        columns = [*((field, _Whole) for field in fields[:2]), *((field, float) for field in fields[2:])]
+        row = msgspec.defstruct("Row", columns, array_like=True, forbid_unknown_fields=True, gc=False)
+        before, bracket, stamp = line[: head.start()].rpartition(b"[")
+        alone = bracket and before.count(b":") < 2 and _STAMP.fullmatch(stamp)
+        layout = Layout(
+            msgspec.json.Decoder(list[row]),  # type: ignore[valid-type]  # made above
+            [(field, name.factor) for field, name in pairs if name and name.factor != 1.0],
+            [(field, name.field) for field, name in pairs if name and name.field != field],
+            [field for field, name in pairs if not name],
+            len(stamp) if alone else 0,
+        )
+        return layout if layout.read([line], self._moments) == [step] else None

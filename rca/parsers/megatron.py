@@ -116,7 +116,7 @@ def state(line: bytes, moments: Moments) -> list[Record]:
     [Record(kind='state', time=None, rank=None, fields={'state': 'finished'})]
     """
     found = next((state for text, state in _STATES.items() if text in line), "")
-    return [Record("state", moments.find(line), None, {"state": found} if found else {})]
+    return [Record("state", moments.find(line), None, {"state": found})] if found else []
 
 
 def arguments(line: bytes, moments: Moments) -> list[Record]:

@@ -6,6 +6,7 @@ pairs, so the value decides, not the heading.
 """
 
 import re
+from typing import NamedTuple
 
 from rca.parsers.keys import MICRO, ONCE, phase_of
 from rca.parsers.record import Fields, Record, number
@@ -13,6 +14,7 @@ from rca.parsers.record import Fields, Record, number
 HEADING = b"across ranks (ms):"
 _TITLE = re.compile(rb"(?:^|\s{2})([a-zA-Z][\w/-]*):\s*$")
 _RANK = re.compile(rb"(?:^|\s{2})rank +(\d+): *([-+.\deE]+)\s*$")
+_LEAST, _GREATEST, _ONCE = ("phase_min", None), ("phase_max", None), ("once", None)
 _NAMES = 4096
 _PATIENCE = 4
 """So many lines of others may stand between two entries of a block: ranks write at the same time."""
@@ -24,11 +26,11 @@ class TimerBlock:
     def __init__(self, names: "Names") -> None:
         self._names = names
         self._patience = _PATIENCE
-        self._timer = ""
+        self._timer: Timer | None = None
         self._found: dict[tuple[str, str | None], dict[str, float]] = {}
 
     def take(self, line: bytes) -> bool:
-        """Say whether a line is an entry of the block, and keep what it says.
+        """Say whether a line is `name ....: (least, greatest)`, `name ....: greatest` or that of a rank, and keep it.
 
         >>> block = TimerBlock(Names())
         >>> block.take(b"    forward-compute ......................: (1250.00, 1500.00)"), block.take(b"hello")
@@ -36,35 +38,31 @@ class TimerBlock:
         >>> [(record.kind, record.fields) for record in block.records()]
         [('phase_min', {'forward_compute': 1.25}), ('phase_max', {'forward_compute': 1.5})]
         """
-        if self._entry(line) or self._of_rank(line):
-            self._patience = _PATIENCE
-            return True
-        self._patience -= 1
-        return False
-
-    def _entry(self, line: bytes) -> bool:
-        """Take `name ....: (least, greatest)` or `name ....: greatest`."""
         head, colon, value = line.rpartition(b": ")
-        name = self._names.get(head) if colon else ""
-        if not name:
+        timer = self._names.get(head) if colon else None
+        if timer is not None:
+            least, comma, greatest = value.strip(b" ()\r").partition(b", ")
+            if comma:
+                self._keep(timer, _LEAST, least)
+            self._keep(timer, _GREATEST, greatest if comma else least)
+        elif not self._of_rank(line):
+            self._patience -= 1
             return False
-        least, comma, greatest = value.strip(b" ()\r").partition(b", ")
-        if comma:
-            self._keep(name, "phase_min", None, least)
-        self._keep(name, "phase_max", None, greatest if comma else least)
+        self._patience = _PATIENCE
         return True
 
     def _of_rank(self, line: bytes) -> bool:
         """Take `name:`, and `rank 0: value` after it."""
         if b"rank " in line:
             match = _RANK.search(line)
-            if match and self._timer:
-                self._keep(self._timer, "phase", match[1].decode(), match[2])
+            if match and self._timer is not None:
+                self._keep(self._timer, ("phase", match[1].decode()), match[2])
                 return True
         elif line.rstrip().endswith(b":"):
             match = _TITLE.search(line)
-            if match and known(match[1].decode()):
-                self._timer = match[1].decode()
+            timer = timer_of(match[1].decode()) if match else None
+            if timer is not None:
+                self._timer = timer
                 return True
         return False
 
@@ -77,17 +75,18 @@ class TimerBlock:
         """Return what the block says, a record for each kind and rank."""
         return [Record(kind, None, rank, fields) for (kind, rank), fields in self._found.items()]
 
-    def _keep(self, timer: str, kind: str, rank: str | None, text: bytes) -> None:
+    def _keep(self, timer: "Timer", whose: tuple[str, str | None], text: bytes) -> None:
         value = number(text)
         if value is None:
             return
-        if timer.removesuffix("-time") in ONCE or timer in ONCE:
-            if kind != "phase_min":
-                found = self._found.setdefault(("once", None), {})
-                phase = ONCE.get(timer) or ONCE[timer.removesuffix("-time")]
-                found[phase] = max(found.get(phase, 0.0), value * 1e-3)
-        elif phase := phase_of(timer):
-            self._found.setdefault((kind, rank), {})[phase] = value * 1e-3
+        if timer.phase and not timer.once:
+            found = self._found.get(whose)
+            if found is None:
+                found = self._found[whose] = {}
+            found[timer.phase] = value * 1e-3
+        elif timer.once and whose is not _LEAST:
+            found = self._found.setdefault(_ONCE, {})
+            found[timer.once] = max(found.get(timer.once, 0.0), value * 1e-3)
 
 
 def one_line(line: bytes, at: int) -> list[Record]:
@@ -113,20 +112,28 @@ def _fields(found: dict[str, float]) -> Fields:
     return dict(found)
 
 
-def known(timer: str) -> bool:
-    """Say whether a timer is one that Megatron has; others are timers where their line has the form of an entry."""
-    plain = timer.removesuffix("-time")
-    return bool(phase_of(timer)) or timer in ONCE or plain in ONCE or "-" in timer
+class Timer(NamedTuple):
+    """What a timer measures: a phase of every step, or one of what does not happen every step; nothing of interest."""
+
+    phase: str
+    once: str
+
+
+def timer_of(name: str) -> Timer | None:
+    """Return the timer of a name; one that Megatron lacks is one where its line has the form of an entry."""
+    plain = name.removesuffix("-time")
+    timer = Timer(phase_of(name), ONCE.get(name) or ONCE.get(plain, ""))
+    return timer if timer.phase or timer.once or "-" in name else None
 
 
 class Names:
     """What stands before a number, to the timer that it names; the same few come again and again."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, str] = {}
+        self._known: dict[bytes, Timer] = {}
 
-    def get(self, head: bytes) -> str:
-        """Return the timer of an entry without what a launcher puts in front; empty where it is none.
+    def get(self, head: bytes) -> Timer | None:
+        """Return the timer of an entry without what a launcher puts in front; None where it is none.
 
         >>> names = Names()
         >>> (
@@ -134,14 +141,12 @@ class Names:
         ...     names.get(b"0:     optimizer ...."),
         ...     names.get(b"hello world"),
         ... )
-        ('load-checkpoint', 'optimizer', '')
+        (Timer(phase='', once='load_checkpoint'), Timer(phase='optimizer', once=''), None)
         """
-        name = self._known.get(head)
-        if name is None:
-            if not head.endswith((b".", b" ")):
-                return ""
-            text = head.rstrip(b" .").rpartition(b"  ")[2].strip().decode(errors="replace")
-            name = text if known(text) or "setup" in text else ""
-            if name and len(self._known) < _NAMES:
-                self._known[head] = name
-        return name
+        timer = self._known.get(head)
+        if timer is None and head.endswith((b".", b" ")):
+            name = head.rstrip(b" .").rpartition(b"  ")[2].strip().decode(errors="replace")
+            timer = timer_of(name) or (Timer("", "") if "setup" in name else None)
+            if timer is not None and len(self._known) < _NAMES:
+                self._known[head] = timer
+        return timer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rca.config import Server, without_password
@@ -91,7 +91,7 @@ def zone_name(zone: tzinfo | None, time: float) -> str:
     return f"{local.tzname()}, that of this machine"
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def open_bytes(path: Path) -> io.BufferedReader:
     """Open a file to read, through gzip where its name says so; raises SourceError where it cannot be opened."""
     try:
         return io.BufferedReader(gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
