@@ -7,13 +7,12 @@ from itertools import chain
 from typing import Protocol
 
 import msgspec
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from rca.hook import events
 from rca.loglines.blocks import Block
 from rca.loglines.line import LEVELS, Line
 from rca.loglines.parse import Habit
-from rca.phrases.sieve import LEAST
-from rca.phrases.sieve import Sieve as Literals
 
 ALWAYS = (float("-inf"), float("inf"))
 PLAIN = re.compile(r"[ !#-\[\]-~]+")
@@ -158,7 +157,7 @@ class Sieve:
     def __init__(self, wanted: Wanted, habit: Habit, marks: Callable[[], frozenset[bytes]] = frozenset) -> None:
         self._searches: list[re.Pattern[bytes]] = []
         self._number = b""
-        self._literals: Literals | None = None
+        self._literals: BytesAhoCorasick | None = None
         self._harmless = _HARMLESS.get(wanted.level, ()) if habit.json else ()
         if habit.json and wanted.ranks and habit.ranked and all(rank.isdecimal() for rank in wanted.ranks):
             numbers = b"|".join(sorted(rank.encode() for rank in wanted.ranks))
@@ -171,14 +170,15 @@ class Sieve:
                 self._look_for({text.encode() for text in texts} | marks())
         elif not habit.json and wanted.level in _GRAVE:
             self._searches = list(_GRAVE[wanted.level])
-            known = sorted(marks())
-            self._literals = Literals(known) if known else None
+            known = marks()
+            self._literals = _search(known) if known else None
 
     def _look_for(self, literals: set[bytes]) -> None:
         """Look for literals, all at once where they are many."""
-        short = literals if len(literals) <= _FEW else {one for one in literals if len(one) < LEAST}
-        self._searches = [re.compile(re.escape(one)) for one in sorted(short)]
-        self._literals = Literals(sorted(literals - short)) if literals - short else None
+        if len(literals) > _FEW:
+            self._literals = _search(literals)
+        else:
+            self._searches = [re.compile(re.escape(one)) for one in sorted(literals)]
 
     def __bool__(self) -> bool:
         """Say whether there is anything to sieve by."""
@@ -232,10 +232,15 @@ def _around(search: re.Pattern[bytes], data: bytes) -> Iterator[tuple[int, int]]
         at = end + 1
 
 
-def _holding(literals: Literals, data: bytes) -> Iterator[tuple[int, int]]:
+def _search(literals: Iterable[bytes]) -> BytesAhoCorasick:
+    """Return what finds any of some literals; of a hundred, a table of states is three times as fast as their tree."""
+    return BytesAhoCorasick(sorted(literals), MatchKind.LeftmostFirst, implementation=Implementation.DFA)
+
+
+def _holding(literals: BytesAhoCorasick, data: bytes) -> Iterator[tuple[int, int]]:
     """Yield where the lines begin and end that hold one of some literals."""
     end = -1
-    for place, _ in literals.places(data):
+    for _, place, _ in literals.find_matches_as_indexes(data):
         if place >= end:
             begin, end = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
             end = len(data) if end < 0 else end

@@ -216,8 +216,9 @@ def new_strainer() -> Strainer:
     return Strainer(_RARE, LITERALS)
 
 
-def blocks(file: BufferedIOBase) -> Iterator[bytearray]:
-    """Yield a file in blocks of complete lines; the last may lack its end, and a line too long is cut.
+def blocks(file: BufferedIOBase, size: int = BLOCK) -> Iterator[bytearray]:
+    """Yield a file in blocks of complete lines, of about so many bytes; the last may lack its end, and a line too long is
+    cut.
 
     It is the same array each time, whose memory stays in the processor's cache: it holds until the next is asked for.
 
@@ -225,10 +226,10 @@ def blocks(file: BufferedIOBase) -> Iterator[bytearray]:
     >>> [bytes(block) for block in blocks(BytesIO(b"one\\ntwo\\nthr"))]
     [b'one\\ntwo\\nthr']
     """
-    block = bytearray(file.read(BLOCK))
+    block = bytearray(file.read(size))
     while block:
         if not block.endswith(b"\n"):
             block += file.readline(LONGEST)
         yield block
-        del block[BLOCK:]
+        del block[size:]
         del block[file.readinto(block) :]

@@ -17,6 +17,7 @@ from rca.parsers.record import Record, bad, number
 
 _LINE = msgspec.json.Decoder(dict[str, Any])
 _SAID = re.compile(r"([A-Za-z_]\w*) ?[=:] ?([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf))", re.IGNORECASE)
+_BAD = re.compile(r"\s*[-+]?(?:nan|inf|infinity)\s*", re.IGNORECASE)
 _OF_A_STEP = {"tokens": "batch_tokens", "samples": "rank_samples"}
 """Counts of one step in a structured log, where other logs count from the first step on."""
 _KINDS = {
@@ -71,13 +72,16 @@ def _decoded(text: bytes) -> Mapping[str, Any]:
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
     """Return all numbers of a line by name; those of `extra` come before those of the message."""
-    said = found.get("message")
-    numbers = {key: number(text) for key, text in _SAID.findall(said)} if isinstance(said, str) else {}
-    for values in (found, found.get("extra")):
-        for key, value in values.items() if isinstance(values, Mapping) else ():
+    said, extra = found.get("message"), found.get("extra")
+    extra = extra if isinstance(extra, Mapping) else {}
+    numbers: dict[str, float | None] = {}
+    if isinstance(said, str):
+        numbers = {key: number(text) for key, text in _SAID.findall(said) if key not in extra}
+    for values in (found, extra):
+        for key, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 numbers[key] = float(value) if abs(value) < 1e300 or isinstance(value, float) else None
-            elif isinstance(value, str) and bad(number(value)):
+            elif isinstance(value, str) and _BAD.fullmatch(value):
                 numbers[key] = number(value)
     return {key: value for key, value in numbers.items() if value is not None}
 

@@ -14,6 +14,7 @@
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,10 @@ LAST_WORDS = 10.0
 WORDS = 5
 """and how many lines of them."""
 _QUOTES = 4096
+_TAIL = 1 << 13
+"""Bytes at the end of a file of one rank in which its last lines are looked for."""
+_PLAIN = "MESSAGE"
+"""The event of what was said without naming one."""
 _CALM, _GRAVE = ("DEBUG", "INFO", "WARN"), ("WARN", "ERROR")
 _ABOUT = frozenset({"template", "role", "event"})
 _TEXT = 400
@@ -95,6 +100,28 @@ class Event(NamedTuple):
     whole: bool = False
 
 
+class Listener:
+    """Names lines by templates as they are read, and keeps what it has heard."""
+
+    def __init__(self, templates: Templates) -> None:
+        self.templates = templates
+        self.heard: list[Known] = []
+
+    def marks(self, wanted: Wanted) -> frozenset[bytes]:
+        """Return pieces of which every line holds one that is wanted for the name that a template gives it."""
+        return self.templates.marks(wanted)
+
+    def named(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield lines, in their order, those that a template knows with its event."""
+        some = list(lines)
+        found = list(known(some, self.templates.matcher))
+        self.heard += found
+        events_of = {one.line.source: one.template.event for one in found}
+        for line in some:
+            event = events_of.get(line.source)
+            yield line if event is None or line.event else line._replace(event=event)
+
+
 @dataclass
 class _Reading:
     """What is gathered while lines are read."""
@@ -119,8 +146,8 @@ class _Reading:
             if end.line.time is not None:
                 self.last = max(self.last, end.line.time)
 
-    def take(self, lines: Iterable[Line], serious: Container[str]) -> Iterator[Line]:
-        """Yield the lines, and keep what is to be known of them."""
+    def take(self, lines: Iterable[Line], serious: Container[str]) -> None:
+        """Keep what is to be known of some lines."""
         for line in lines:
             if line.time is not None:
                 self.last = max(self.last, line.time)
@@ -132,7 +159,6 @@ class _Reading:
                 self.hosts.add(line.node)
             if line.event in serious and line.level in _GRAVE:
                 self.named.append(line)
-            yield line
 
 
 def read(logs: Logs, templates: Templates, stretch: tuple[float, float], steps: Floats, job: str) -> Said:
@@ -142,12 +168,13 @@ def read(logs: Logs, templates: Templates, stretch: tuple[float, float], steps: 
     """
     reading, serious = _Reading(), _serious(templates.matcher)
     reading.place(logs)
-    wanted = Wanted(start=stretch[0], end=stretch[1])
+    start, end = stretch
+    wanted, listener = Wanted(start=start, end=end), Listener(templates)
     if len(steps):
-        told = {one.event for one in templates.matcher.templates.values()} | serious.keys()
-        logs, wanted = replace(logs, names=templates), replace(wanted, events=spelt(frozenset(told) - {""}))
-    lines = reading.take(logs.lines(wanted), serious)
-    reading.known = [one for one in known(lines, templates.matcher) if one.line.time is not None]
+        told = {one.event for one in templates.matcher.templates.values()} | {*serious, _PLAIN}
+        wanted = replace(wanted, events=spelt(frozenset(told) - {""}))
+    reading.take(replace(logs, names=listener).lines(wanted), serious)
+    reading.known = [one for one in listener.heard if one.line.time is not None and start <= one.line.time <= end]
     progress = Progress(steps if len(steps) else np.array(sorted(reading.calm)))
     sources = {one.line.source for one in reading.known}
     found = [_event(one, job, reading) for one in reading.known]
@@ -356,12 +383,22 @@ def quoted(labels: Mapping[str, str], line: Line) -> LogLine:
 
 def last_words(logs: Logs, job: str, end: float) -> list[LogLine]:
     """Return the last lines of each rank up to a time, those of its last seconds."""
-    latest = {rank: min(one.line.time, end) for rank, one in logs.last().items() if rank and one.line.time is not None}
+    ends = {rank: one.line.time for rank, one in logs.last().items() if rank and one.line.time is not None}
+    alone = [
+        log
+        for log in logs.files
+        if log.owner.rank is not None and not log.packed and ends.get(log.owner.rank, end) <= end
+    ]
     found: dict[str, list[Line]] = {}
-    for line in logs.lines(Wanted(latest=latest, last=LAST_WORDS)):
-        if line.rank is not None and line.time is not None:
-            mine = found.setdefault(line.rank, [])
-            mine.append(line)
+    for line in chain(
+        (line for log in alone for line in logs.tail(log, _TAIL)),
+        replace(logs, files=[log for log in logs.files if log not in alone]).lines(
+            Wanted(latest={rank: min(time, end) for rank, time in ends.items()}, last=LAST_WORDS)
+        ),
+    ):
+        rank = line.rank or ""
+        if line.time is not None and rank in ends and min(ends[rank], end) - LAST_WORDS <= line.time <= end:
+            found.setdefault(rank, []).append(line)
     words = []
     for rank in sorted(found, key=natural):
         ordered = sorted(found[rank], key=lambda line: line.time or 0.0)[-WORDS:]

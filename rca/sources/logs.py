@@ -20,7 +20,7 @@ from rca.loglines import PATTERNS, Naming, Notes, find
 from rca.loglines import Logs as Lines
 from rca.loglines.known import Templates
 from rca.model import LogLine
-from rca.parsers.reader import OTHERS, Reader, blocks, rank_of
+from rca.parsers.reader import BLOCK, OTHERS, Reader, blocks, new_strainer, rank_of
 from rca.parsers.record import Record
 from rca.plain import counted
 from rca.sources.blocks import nothing
@@ -38,6 +38,8 @@ _SUFFIXES = tuple(
 SILENCE = 90.0
 """Seconds after the last line that are looked at of a job that has failed: that it takes no step in them is seen."""
 _LOOK = 4500.0
+HEAD = 1 << 12
+"""Bytes at the beginning of a log in which there is mostly a line with a time."""
 _SHOWN, _WIDEST = 3, 60
 _ENDS = {"step", "overflow"}
 """What is written at the end of a step: an iteration line without a time after it is of the same moment."""
@@ -81,7 +83,12 @@ class Spoken(Kept):
 
     @cached_property
     def _span(self) -> tuple[float, float] | None:
-        return self.told_by.lines.span()
+        """Return the first and the last time of lines; where samples tell when they begin, the last alone is looked for."""
+        lines, own = self.told_by.lines, extent(self._own.values())
+        if own is None:
+            return lines.span()
+        last = [one.line.time for one in lines.last().values() if one.line.time is not None and not one.guessed]
+        return own[0], max(own[1], *last) if last else own[1]
 
     def of_job(self, job: str) -> "Spoken":
         """Return the same with all that is of the job `default` named to be of this one."""
@@ -174,6 +181,7 @@ class Logs:
         self.ledger = Ledger(options)
         self.readers: dict[Path, Reader] = {}
         self._ways = ways
+        self._strainer = new_strainer()
         self._columns: dict[Key, tuple[array[float], array[float]]] = {}
         self._timeless: list[Path] = []
 
@@ -193,12 +201,12 @@ class Logs:
         self._keep(last)
 
     def _reader(self, path: Path) -> Reader:
-        return Reader(rank_of(path.name), self._ways.zone)
+        return Reader(rank_of(path.name), self._ways.zone, self._strainer)
 
     def _begin(self, path: Path) -> float:
         """Return the time before the first record: that of the first line with a time, less what steps took until then."""
         clock, first, empty = Clock(), 0.0, True
-        for record in _records(path, self._reader(path)):
+        for record in _records(path, self._reader(path), HEAD):
             empty = False
             if clock.ends and record.time is None and record.kind == "step":
                 seconds = record.fields.get("step_seconds")
@@ -254,11 +262,11 @@ class Logs:
         return said
 
 
-def _records(path: Path, reader: Reader) -> Iterator[Record]:
-    """Yield the records of a file; raises SourceError where it cannot be read."""
+def _records(path: Path, reader: Reader, size: int = BLOCK) -> Iterator[Record]:
+    """Yield the records of a file, so many bytes at once; raises SourceError where it cannot be read."""
     with open_bytes(path) as file:
         try:
-            for block in blocks(file):
+            for block in blocks(file, size):
                 yield from reader.take(block)
         except (OSError, EOFError) as error:
             raise unreadable(path, error) from error
