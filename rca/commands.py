@@ -69,7 +69,7 @@ def simulate(scenario: Path, to: str | None, logs: Path | None, end: float | Non
     """Write a scenario as OpenMetrics, to a file or to stdout, or as log files into a folder, and say what was written."""
     from rca import openmetrics  # noqa: PLC0415 - the simulator is heavy
     from rca.physics.voices import files  # noqa: PLC0415 - likewise
-    from rca.sources.scenario import stage  # noqa: PLC0415 - likewise
+    from rca.sources.scenario import stage, write  # noqa: PLC0415 - likewise
 
     if logs is not None:
         _make_empty("--logs", logs)
@@ -78,7 +78,8 @@ def simulate(scenario: Path, to: str | None, logs: Path | None, end: float | Non
     said, span = [], f"{stamp(world.epoch)} to {stamp(world.end)}"
     if logs is not None:
         step(f"writing {logs}")
-        said.append(f"{logs}: {span}, {_write_all(logs, files(world.trace, world.epoch))}")
+        count, size = write(logs, files(world.trace, world.epoch))
+        said.append(f"{logs}: {span}, {counted(count, 'log file')}, {counted(size, 'byte')}")
     if to is not None:
         step(f"writing {to}")
         save(to, openmetrics.lines(world))
@@ -95,21 +96,6 @@ def _make_empty(flag: str, folder: Path) -> None:
             raise UsageError(f"{flag}: {folder} is not empty, name a new folder")
     except OSError as error:
         raise SourceError(f"{folder}: cannot be made, {(error.strerror or str(error)).lower()}") from error
-
-
-def _write_all(folder: Path, pages: Iterable[tuple[str, bytes, float]]) -> str:
-    """Write log files, each by its path, what stands in it and when it was written to last, and say how many."""
-    count = size = 0
-    try:
-        for name, data, changed in pages:
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            os.utime(path, (changed, changed))
-            count, size = count + 1, size + len(data)
-    except OSError as error:
-        raise SourceError(f"{folder}: cannot be written, {(error.strerror or str(error)).lower()}") from error
-    return f"{counted(count, 'log file')}, {counted(size, 'byte')}"
 
 
 def check(given: Inputs) -> tuple[Sequence[Problem], str]:

@@ -113,7 +113,8 @@ class WarmUp(Written, frozen=True, kw_only=True):
 
 
 class Logs(Written, frozen=True, kw_only=True):
-    """How a job's ranks and its launcher write what `rca simulate --logs` puts down.
+    """How a job's ranks and its launcher write what `rca simulate --logs` puts down; where a job has `logs:`, a diagnosis of
+    the scenario reads them too.
 
     `torch` is the version whose words a dying process uses, `timeout` how long its watchdog lets a collective run (10
     minutes, half an hour in 2.1). Lines of stderr bear the time of the collector that took them (`cri`, as Kubernetes
@@ -172,7 +173,7 @@ class Job(Written, frozen=True, kw_only=True):
     evaluation: Pause | None = None
     ends: Duration | None = None
     steps: Count | None = None
-    logs: Logs = Logs()
+    logs: Logs | None = None
 
 
 class Where(Written, frozen=True, kw_only=True):

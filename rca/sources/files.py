@@ -1,7 +1,6 @@
 """Several places at once as one source: files of other systems, their servers, and Prometheus."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import Protocol
 
@@ -15,7 +14,7 @@ from rca.sources.assemble import Deployment, assemble
 from rca.sources.foreign import Place, Ways
 from rca.sources.http import Site
 from rca.sources.kept import Kept, Series, Several
-from rca.sources.logs import Spoken
+from rca.sources.logs import Spoken, told
 from rca.sources.ranks import DEFAULT
 from rca.sources.series import Store
 
@@ -84,13 +83,13 @@ class FilesSource:
         and the last that print for all, a wrong guess would accuse the wrong GPU, so none is made.
         """
         ranks = max(len(store.told("rank")) for store in self.kept) if self.kept else 0
-        told = any("train_rank_info" in store.blocks for store in self.kept)
+        placed = any("train_rank_info" in store.blocks for store in self.kept)
         found = [one for store in self.kept for metric in _OF_GPUS for one in store.series(metric)]
         gpus = {
             (one.labels.get("Hostname", ""), one.labels["gpu"]): one for one in reversed(found) if "gpu" in one.labels
         }
         jobs = {one.labels.get("job_id", "") for one in gpus.values()}
-        if self.live or told or ranks not in {1, 2} or len(jobs) != 1 or jobs == {""}:
+        if self.live or placed or ranks not in {1, 2} or len(jobs) != 1 or jobs == {""}:
             return
         series = []
         for rank, (node, gpu) in enumerate(sorted(gpus, key=lambda key: tuple(map(natural, key)))):
@@ -127,17 +126,8 @@ class FilesSource:
         """Read all that the library's rules ask for."""
         store = Several([*self.kept, *self.live], [*self._said, *self.sparse(window)])
         spoken = [one for one in self.kept if isinstance(one, Spoken)]
-        told = [
-            one.names(window.start - window.baseline, window.end)
-            for one in (*self.kept, *self.live)
-            if spoken and one not in spoken
-        ]
-        for one in spoken:
-            one.placed = not any("train_rank_info" in names for names in told)
-        seen = assemble(store, library.in_use(), window, self.deployment)
-        quotes = tuple(line for one in spoken for line in one.quotes())
-        words = tuple(line for one in spoken for line in one.words(window.end))
-        return replace(seen, quotes=quotes, words=words)
+        others = [one for one in (*self.kept, *self.live) if one not in spoken]
+        return told(spoken, others, window, lambda: assemble(store, library.in_use(), window, self.deployment))
 
 
 def _sparse(store: Kept, window: Window) -> str:

@@ -6,7 +6,8 @@ line of a file has a time, the last one was written when the file was.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from rca.ledger.values import Key, labels_of
 from rca.loglines import PATTERNS, Naming, Notes, find
 from rca.loglines import Logs as Lines
 from rca.loglines.known import Templates
-from rca.model import LogLine
+from rca.model import LogLine, Snapshot, Window
 from rca.parsers.reader import BLOCK, OTHERS, Reader, blocks, new_strainer, rank_of
 from rca.parsers.record import Record
 from rca.plain import counted
@@ -29,6 +30,7 @@ from rca.sources.kept import Kept, Series, extent
 from rca.sources.logged import Said, carried, last_words, places
 from rca.sources.logged import read as logged
 from rca.sources.ranks import DEFAULT
+from rca.sources.series import Store
 
 RESOLUTION = 5.0
 """Steps shorter than this, in seconds, are looked at together: a scrape would not see them one by one either."""
@@ -284,3 +286,17 @@ def _strange(logs: Logs) -> str:
     ]
     shown = f", such as {'; '.join(repr(shape[:_WIDEST]) for shape in shapes[:_SHOWN])}" if shapes else ""
     return f"none of its {counted(lines, 'line')} is one of a training framework that is known{shown}"
+
+
+def told(spoken: Sequence[Spoken], stores: Sequence[Store], window: Window, ask: Callable[[], Snapshot]) -> Snapshot:
+    """Ask for a snapshot of logs beside other stores, and add the lines that stand behind it.
+
+    Logs place ranks on nodes and GPUs only where no other store does.
+    """
+    names = [one.names(window.start - window.baseline, window.end) for one in stores] if spoken else []
+    for one in spoken:
+        one.placed = not any("train_rank_info" in some for some in names)
+    seen = ask()
+    quotes = tuple(line for one in spoken for line in one.quotes())
+    words = tuple(line for one in spoken for line in one.words(window.end))
+    return replace(seen, quotes=quotes, words=words)

@@ -1,20 +1,30 @@
 """A scenario file as a source: the simulated cluster answers like a server that has scraped it."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from rca import reader
 from rca.errors import Problem, ProblemsError, SourceError
+from rca.imports import Imports
 from rca.library import Library
-from rca.model import Floats, Snapshot, Window
+from rca.load import phrases
+from rca.model import Floats, LogLine, Snapshot, Window
 from rca.physics.check import problems
+from rca.physics.voices import Page, files
 from rca.physics.world import Metric, World, simulate
 from rca.physics.written import Scenario
+from rca.sources import logs
 from rca.sources.assemble import Deployment, assemble
 from rca.sources.blocks import appended, matching
+from rca.sources.foreign import Place, Ways
+from rca.sources.kept import Several
 from rca.sources.series import Block, Selector
 
 
@@ -79,8 +89,46 @@ class ScenarioSource:
         return self.world.end
 
     def snapshot(self, library: Library, window: Window) -> Snapshot:
-        """Read all that the library's signals ask for out of the simulated series."""
-        return assemble(ScenarioStore(self.world), library.in_use(), window, self.deployment)
+        """Read all that the library's signals ask for out of the simulated series, and out of the logs of jobs that have
+        `logs:`.
+        """
+        return seen(self.world, library, window, self.deployment)
+
+
+def seen(world: World, library: Library, window: Window, deployment: Deployment | None = None) -> Snapshot:
+    """Read a simulated cluster as one that was watched by Prometheus, whose jobs write logs where they have `logs:`."""
+    store, jobs = ScenarioStore(world), world.scenario.all_jobs()
+    with TemporaryDirectory(prefix="rca-scenario-") as folder:
+        if any(job.logs is not None for job in jobs):
+            write(Path(folder), files(world.trace, world.epoch))
+        ways = Ways(Imports(()), UTC, templates=phrases())
+        places = {job.id: Path(folder) / (job.id if len(jobs) > 1 else "") for job in jobs if job.logs is not None}
+        spoken = [logs.read(Place("--scenario", str(place), name), ways) for name, place in places.items()]
+        for one in spoken:
+            one.said = ()  # of a folder that nobody has named
+        several = Several([*spoken, store])
+        found = logs.told(spoken, [store], window, lambda: assemble(several, library.in_use(), window, deployment))
+        quotes, words = (tuple(_below(folder, line) for line in lines) for lines in (found.quotes, found.words))
+        return replace(found, quotes=quotes, words=words)
+
+
+def _below(folder: str, line: LogLine) -> LogLine:
+    return line._replace(file=line.file.removeprefix(f"{folder}/"))
+
+
+def write(folder: Path, pages: Iterable[Page]) -> tuple[int, int]:
+    """Write log files below a folder, and return how many, and of how many bytes; SourceError where that cannot be."""
+    count = size = 0
+    try:
+        for name, data, changed in pages:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, (changed, changed))
+            count, size = count + 1, size + len(data)
+    except OSError as error:
+        raise SourceError(f"{folder}: cannot be written, {(error.strerror or str(error)).lower()}") from error
+    return count, size
 
 
 def _cut(metric: Metric, selector: Selector) -> Block:

@@ -34,6 +34,7 @@ from rca.physics.voices.nccl import Voice, Work, out_of_memory
 from rca.physics.voices.stamps import Said, collected
 from rca.physics.voices.steps import Pages, started
 from rca.physics.voices.works import works
+from rca.physics.written import Logs
 
 _ALLOCATABLE = 0.9935 / 1024.0
 """GiB that PyTorch sees of a MiB of a GPU's memory."""
@@ -87,7 +88,7 @@ class _Speaker:
 
     def __init__(self, trace: Trace, job: JobTrace, epoch: float) -> None:
         self._trace, self._job, self._epoch = trace, job, epoch
-        self._logs = job.layout.job.logs
+        self._logs = job.layout.job.logs or Logs()
         self._voice = Voice(self._logs.torch)
         self._told: Fates = fates(trace, job)
         self._pids = pids(trace, job)

@@ -111,7 +111,7 @@ def _stopped(trace: Trace, job: JobTrace, stops: list[Stop]) -> tuple[int, int]:
     edge = np.flatnonzero(np.diff(np.concatenate([[0], halted.astype(np.int8), [0]])))
     for begin, end in zip(edge[::2].tolist(), edge[1::2].tolist(), strict=True):
         lasts = trace.edges[end] - trace.edges[begin]
-        if dead[begin:end].any() or end == len(halted) or lasts >= patience(job.layout.job.logs):
+        if dead[begin:end].any() or end == len(halted) or lasts >= patience(job.layout.job.logs or Logs()):
             return begin, end
     return 0, 0
 
@@ -183,7 +183,7 @@ class _End(NamedTuple):
 
     def decide(self, absent: Ints, out: Floats) -> tuple[Ints, Floats, Ints]:
         """Return (R,) what becomes of each rank, when its voice ends, and whose end it saw."""
-        logs = self.job.layout.job.logs
+        logs = self.job.layout.job.logs or Logs()
         dice = generator(self.trace.plant.scenario.seed, f"ends {self.job.plan.row}").random((2, len(out)))
         how, when, by = absent.copy(), out.copy(), np.full(len(out), -1)
         died = np.isin(absent, DIES)
@@ -216,7 +216,7 @@ class _End(NamedTuple):
         died = np.isin(absent, DIES)
         sources, offsets = np.flatnonzero(died), out[died] - self.stopped
         edges = [(np.full(len(sources), count), sources, offsets + _FAINT)]
-        if layout.job.logs.peers == "closed":
+        if (layout.job.logs or Logs()).peers == "closed":
             gone = np.flatnonzero(absent == VANISHES)
             edges.append((np.full(len(gone), count), gone, out[gone] - self.stopped + _FAINT))
             edges += self._seen(absent)

@@ -26,6 +26,7 @@ from rca.physics.voices.fates import (
     Fates,
 )
 from rca.physics.voices.stamps import Said, moment
+from rca.physics.written import Logs
 
 _CODES = {KILLED: -9, STARVED: -9, MEMORY: 1, LAUNCH: -6, CLOSED: -6, UNREACHABLE: -6, TIMES_OUT: -6}
 _SIGNALS = {-9: "SIGKILL", -6: "SIGABRT"}
@@ -62,7 +63,8 @@ class Launcher:
 
     def __init__(self, trace: Trace, job: JobTrace, told: Fates, epoch: float) -> None:
         self._trace, self._job, self._told, self._epoch = trace, job, told, epoch
-        self._torch = job.layout.job.logs.torch
+        self._logs = job.layout.job.logs or Logs()
+        self._torch = self._logs.torch
         self._pids = pids(trace, job)
         self._slot = trace.plant.hardware.slot[job.layout.gpu]
         self._gone = np.array([_GONE_AFTER.get(how, 0.0) for how in told.how.tolist()]) + told.when
@@ -72,7 +74,7 @@ class Launcher:
         told = self._told
         if not np.isfinite(told.stopped):
             return
-        if self._job.layout.job.logs.peers == "killed" and (told.how == ENDED).any():
+        if self._logs.peers == "killed" and (told.how == ENDED).any():
             yield from self._cancelled()
             return
         yield from self._lost_nodes()

@@ -12,6 +12,7 @@ from rca.model import Floats
 from rca.physics.cluster import Ints
 from rca.physics.layout import ABSENT, STATES
 from rca.physics.run import DT, JobTrace, Trace, generator
+from rca.physics.written import Logs
 
 MOST = 60e6
 """Bytes of a job's files that are not exceeded by much where nobody says which steps have a line,"""
@@ -41,7 +42,7 @@ def course(trace: Trace, job: JobTrace) -> Course:
     first, last = int(np.floor(job.progress[0])) + 1, int(np.floor(job.progress[-1]))
     count = max(last - first + 1, 0)
     most = MOST / _LINE / len(job.layout)
-    every = job.layout.job.logs.every or max(int(np.ceil(count / most)), 1)
+    every = (job.layout.job.logs or Logs()).every or max(int(np.ceil(count / most)), 1)
     number = np.arange(first, last + 1)
     number = number[number % every == 0]
     ended = np.interp(number, job.progress, trace.edges)
