@@ -1,6 +1,7 @@
 """Answers with odd numbers, labels and layouts are read to the last bit, or refused; fast and slow ways read alike."""
 
 import json
+import math
 import struct
 
 import numpy as np
@@ -32,7 +33,7 @@ def body(series: list[tuple[dict[str, str], list[list[object]]]], *, compact: bo
 
 
 def bits(values: list[float]) -> list[bytes]:
-    return [b"nan" if value != value else struct.pack("d", value) for value in values]
+    return [b"nan" if math.isnan(value) else struct.pack("d", value) for value in values]
 
 
 @pytest.mark.parametrize("compact", [True, False], ids=["compact", "with spaces"])

@@ -77,7 +77,7 @@ def clean(block: Block, end: float) -> tuple[Block, int, int]:
 
 def _plain(values: Floats) -> bool:
     """Say whether values, at least one, are all numbers and no sentinels."""
-    return bool(-BLANK < values.min() and values.max() < BLANK)  # both are NaN where one is
+    return bool(values.min() > -BLANK and values.max() < BLANK)  # both are NaN where one is
 
 
 def _ascending(block: Block) -> bool:

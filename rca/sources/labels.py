@@ -46,7 +46,7 @@ class Pool:
         return self.read([msgspec.json.encode(dict(sorted(one.items()))) for one in labels])
 
     def _add(self, texts: Sequence[bytes]) -> None:
-        """Number sets that are seen under these spellings for the first time."""
+        """Give numbers to sets that are seen under these spellings for the first time."""
         found = _SETS.decode(b"[" + b",".join(texts) + b"]")
         with self._lock:
             for text, labels in zip(texts, found, strict=True):

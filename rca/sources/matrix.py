@@ -205,12 +205,19 @@ def _numbers(texts: Sequence[Text], parser: simdjson.Parser) -> Floats:
     text = b",9e99,0,".join([*texts, b""])[:-1].translate(None, b'[]}"')
     if b"N" not in text and b"I" not in text and (b"-" not in text or b"-0," not in text):
         with contextlib.suppress(ValueError, TypeError, RuntimeError):  # the last is for integers of more than 64 bits
-            return np.frombuffer(parser.parse(b"[" + text + b"]").as_buffer(of_type="d"))
+            return _plain_numbers(text, parser)
     if len(texts) > 1:
         return np.concatenate([_numbers([one], parser) for one in texts])
     if b"_" in text:
         raise ValueError("a number with an underscore")
     return np.array([float(one) for one in text.split(b",")])
+
+
+def _plain_numbers(text: bytes, parser: simdjson.Parser) -> Floats:
+    """Read JSON numbers; raises ValueError, TypeError or RuntimeError where some are none. Nothing keeps the parser."""
+    numbers = parser.parse(b"[" + text + b"]")
+    assert isinstance(numbers, simdjson.Array)
+    return np.frombuffer(numbers.as_buffer(of_type="d"))
 
 
 def tidied(block: Block) -> Block:
