@@ -1,11 +1,12 @@
 """The command line: flags in, one result on stdout, one exit status out. Heavy modules are imported by the commands."""
 
+import ctypes
 import gc
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -33,6 +34,8 @@ _NOTES = """Environment: RCA_CONFIG, RCA_JOB, RCA_OUTPUT, RCA_DEBUG, and RCA_ wi
 \b
 Exit status: 0 nothing wrong, 10 causes found, 11 inconclusive,
 2 wrong usage, 3 bad rules or files, 4 a source failed."""
+_HEAP = ((-8, 1), (-3, 32 << 20), (-1, 1 << 30))
+"""M_ARENA_MAX, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h: one heap, and all but the largest blocks stay in it."""
 R = TypeVar("R")
 
 
@@ -96,8 +99,15 @@ _INPUTS = (
 
 @contextmanager
 def _untidy() -> Iterator[None]:
-    """Leave garbage where it is: to look for it among millions of labels again and again takes longer than a look."""
+    """Leave garbage where it is: to look for it among millions of labels again and again takes longer than a look.
+
+    Memory that is given back is kept too, for the next answer: it is dear to get page by page from the system.
+    """
     gc.disable()
+    with suppress(AttributeError):  # only the C library of GNU has it, and threads that share one heap
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in _HEAP:
+            mallopt(parameter, value)
     try:
         yield
     finally:

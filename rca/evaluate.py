@@ -189,7 +189,9 @@ class Look:
             return state
         if leaf.reduce == "count":
             return _counted(state, index, self.size(kind), leaf.at_least)
-        return np.where((index >= 0)[:, None], state[np.maximum(index, 0)], 0).astype(np.int8)
+        spread = state[index]
+        spread[index < 0] = 0
+        return spread
 
     def _place(self, leaf: Leaf, kind: str) -> tuple[str, Indices, bool] | None:
         """Return the kind that a leaf is scored on, the index between it and `kind`, and whether values are reduced
@@ -407,7 +409,7 @@ def _unless(state: States) -> States:
     >>> _unless(np.array([1, 0, -1], dtype=np.int8))
     array([-1,  1,  1], dtype=int8)
     """
-    return np.where(state == 1, -1, 1).astype(np.int8)
+    return np.asarray(1 - 2 * (state == 1).view(np.int8))
 
 
 def _counted(state: States, index: Indices, count: int, at_least: Number) -> States:

@@ -24,14 +24,25 @@ def states(true: NDArray[np.bool_], known: NDArray[np.bool_]) -> States:
     >>> states(np.array([True, False, True]), np.array([True, True, False]))
     array([ 1, -1,  0], dtype=int8)
     """
-    return np.where(known, np.where(true, 1, -1), 0).astype(np.int8)
+    return np.asarray((true & known).view(np.int8) - (known > true).view(np.int8))
 
 
 def carried(values: Floats) -> Floats:
-    """Carry the last sample of each row forward."""
-    last = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(values.shape[1])), axis=1)
-    carried = np.take_along_axis(values, np.maximum(last, 0), axis=1)
-    return np.where(last < 0, np.nan, carried)
+    """Carry the last sample of each row forward.
+
+    >>> carried(np.array([[1.0, np.nan, np.nan], [np.nan, 2.0, np.nan]]))
+    array([[ 1.,  1.,  1.],
+           [nan,  2.,  2.]])
+    """
+    filled, width = values.copy(), values.shape[1]
+    gaps = np.flatnonzero(np.isnan(values))
+    if len(gaps):
+        begins = np.ones(len(gaps), dtype=bool)
+        begins[1:] = (np.diff(gaps) > 1) | (gaps[1:] % width == 0)
+        first = np.maximum.accumulate(np.where(begins, gaps, 0))
+        ahead = first % width > 0
+        filled.reshape(-1)[gaps[ahead]] = values.reshape(-1)[first[ahead] - 1]
+    return filled
 
 
 def grown(values: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

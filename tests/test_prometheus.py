@@ -103,7 +103,10 @@ def fail(url: str, seconds: str = "5s", **changes: object) -> str:
         (lambda r: r.reply(200, b'{"status":"success","data":null}'), "JSON, but not of the Prometheus API"),
         (lambda r: r.reply(200, answer([], "vector")), "answers with a vector where a matrix belongs"),
         (lambda r: r.reply(200, answer([1, "2"], "scalar")), "JSON, but not of the Prometheus API"),
-        (lambda r: r.reply(200, answer([{"metric": {}, "values": [[1, "one"]]}])), "the answer is not JSON"),
+        (
+            lambda r: r.reply(200, answer([{"metric": {}, "values": [[1, "one"]]}])),
+            "samples of the answer are damaged",
+        ),
         (
             lambda r: r.reply(200, answer([{"metric": {}, "values": [[1, "1", 2]]}])),
             "samples of the answer are damaged",
@@ -369,7 +372,9 @@ def test_a_cut_answer_is_what_a_parsed_one_is():
     body = json.dumps(json.loads(answer(result)), separators=(",", ":")).encode()
     cut, parsed = matrix._cut(body), matrix._parsed(body, "x")
     assert cut is not None
-    assert [list(map(bytes, part)) for part in cut[:2]] == [list(map(bytes, part)) for part in parsed[:2]]
+    assert list(map(bytes, cut.metrics)) == list(map(bytes, parsed.metrics))
+    assert cut.samples == [bytes(text) + b"}" for text in parsed.samples]
+    assert (cut.fresh, cut.notes) == (parsed.fresh, parsed.notes)
     for at in range(len(body)):
         with pytest.raises(SourceError):
             matrix.decode(body[:at], "x")

@@ -56,7 +56,7 @@ def clean(block: Block, end: float) -> tuple[Block, int, int]:
     Returns the block, how many infinities and sentinels were dropped, and how many series have timestamps that run
     past `end` or backwards by more than a minute.
     """
-    if not len(block.times) or (block.times.max() <= end and np.abs(block.values).max() < BLANK and _ascending(block)):
+    if not len(block.times) or (block.times.max() <= end and _plain(block.values) and _ascending(block)):
         return block, 0, 0
     jumping = block.times > end
     series = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))
@@ -75,12 +75,17 @@ def clean(block: Block, end: float) -> tuple[Block, int, int]:
     return Block(block.labels, offsets, block.times[order], block.values[order]), blanks, len(odd)
 
 
+def _plain(values: Floats) -> bool:
+    """Say whether values, at least one, are all numbers and no sentinels."""
+    return bool(values.min() > -BLANK and values.max() < BLANK)  # both are NaN where one is
+
+
 def _ascending(block: Block) -> bool:
     """Say whether times nowhere fall within a series."""
-    falls = np.diff(block.times) < 0.0
+    steps = np.diff(block.times)
     ends = block.offsets[1:-1] - 1
-    falls[ends[(ends >= 0) & (ends < len(falls))]] = False
-    return not falls.any()
+    steps[ends[(ends >= 0) & (ends < len(steps))]] = 0
+    return bool(steps.min(initial=0) >= 0)
 
 
 def intervals(offsets: Ints, times: Floats) -> Floats:

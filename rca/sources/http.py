@@ -122,7 +122,8 @@ class Body:
     def stream(self, _size: int, decode_content: bool = True) -> Iterator[bytes]:
         """Yield what has arrived, as requests asks for it."""
         size = 0
-        while chunk := self._raw.read1(_CHUNK, decode_content=decode_content):
+        packed = decode_content and "Content-Encoding" in self._raw.headers  # else urllib3 copies all of it for nothing
+        while chunk := self._raw.read1(_CHUNK, decode_content=packed):
             size += len(chunk)
             if self._deadline.passed():
                 raise requests.ReadTimeout("the body did not end in time")

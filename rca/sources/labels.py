@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 NAME = "__name__"
 _NAME = b'"__name__":"'
 _SET = msgspec.json.Decoder(dict[str, str])
+_SETS = msgspec.json.Decoder(list[dict[str, str]])
 
 
 class Pool:
@@ -25,14 +26,17 @@ class Pool:
     def __init__(self) -> None:
         self.sets: list[dict[str, str]] = []
         self._numbers: dict[bytes, int] = {}
+        self._sorted: set[tuple[str, ...]] = set()
         self._reduced: dict[tuple[str, ...], _Reduced] = {}
         self._lock = threading.Lock()
 
     def read(self, texts: Sequence[bytes | msgspec.Raw]) -> "LabelSets":
         """Read label sets that are written as JSON; raises msgspec.DecodeError where one is none."""
         names, sets = _split(texts)
-        numbers = list(map(self._numbers.get, sets))
-        who = [self._add(text) if number is None else number for number, text in zip(numbers, sets, strict=True)]
+        who = list(map(self._numbers.get, sets))
+        if None in who:
+            self._add([text for text, number in zip(sets, who, strict=True) if number is None])
+            who = list(map(self._numbers.get, sets))
         return LabelSets(names, np.array(who, dtype=np.int64), self)
 
     def adopt(self, labels: Sequence[Mapping[str, str]]) -> "LabelSets":
@@ -41,18 +45,18 @@ class Pool:
             return labels
         return self.read([msgspec.json.encode(dict(sorted(one.items()))) for one in labels])
 
-    def _add(self, text: bytes) -> int:
-        """Return the number of a set that is seen under this spelling for the first time."""
-        labels = _SET.decode(text)
-        if list(labels) != sorted(labels):
-            labels = dict(sorted(labels.items()))
-        spelling = msgspec.json.encode(labels)
+    def _add(self, texts: Sequence[bytes]) -> None:
+        """Give numbers to sets that are seen under these spellings for the first time."""
+        found = _SETS.decode(b"[" + b",".join(texts) + b"]")
         with self._lock:
-            number = self._numbers.setdefault(spelling, len(self.sets))
-            if number == len(self.sets):
-                self.sets.append(labels)
-            self._numbers[text] = number
-        return number
+            for text, labels in zip(texts, found, strict=True):
+                names = tuple(labels)
+                own = labels if names in self._sorted else dict(sorted(labels.items()))
+                self._sorted.add(tuple(own))
+                number = self._numbers.setdefault(msgspec.json.encode(own), len(self.sets))
+                if number == len(self.sets):
+                    self.sets.append(own)
+                self._numbers[text] = number
 
     def reduced(self, who: NDArray[np.int64], only: Sequence[str] | None, without: Sequence[str]) -> NDArray[np.int64]:
         """Return for each set a number of what it says under `only` these labels, or under all `without` some.
@@ -142,12 +146,13 @@ def _split(texts: Sequence[bytes | msgspec.Raw]) -> tuple[list[str], list[bytes]
 
     Mostly all sets are of one metric; then all are parted at once.
     """
-    joined = b"\n".join(texts)
     name = _parted(bytes(texts[0]))[0] if texts else b""
-    pair = b'"__name__":"' + name + b'",'
-    if name and joined.count(pair) == len(texts):
-        sets = joined.replace(pair, b"").split(b"\n")
-        if len(sets) == len(texts):
+    if name:
+        pair = b'"__name__":"' + name + b'",'
+        joined = b"\n".join(texts)
+        without = joined.replace(pair, b"")
+        sets = without.split(b"\n")
+        if len(joined) - len(without) == len(pair) * len(texts) == len(pair) * len(sets):
             return [name.decode()] * len(sets), sets
     names, parted = [], []
     for text in texts:
