@@ -4,7 +4,7 @@ Together they make every rule hold and every edge of the causal graph lead from 
 What each run has seen is kept, so that this costs no further simulation; alone it runs all scenarios itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +18,10 @@ from rca.library import Library
 from rca.load import load
 from rca.model import Cause, Report, Snapshot, Window
 from rca.physics.world import simulate
-from rca.physics.written import Expect, ExpectedCause, Fault, Where
+from rca.physics.written import Expect, ExpectedCause, Fault, Logs, Where
 from rca.sources.assemble import assemble
 from rca.sources.scenario import ScenarioSource, ScenarioStore, read
+from rca.sources.scenario import seen as watched
 
 FILES = sorted((Path(__file__).parents[1] / "scenarios").glob("*.yaml"))
 STALLS = (
@@ -32,6 +33,20 @@ STALLS = (
     "rank_stuck",
     "switch_down",
 )
+LOGS = Logs(every=10)
+VOICED = {
+    **dict.fromkeys(
+        (
+            "application_error", "dataloader_stuck", "disk_full_crash", "gpu_driver_hang", "gpu_lost", "gpu_memory_fault",
+            "host_memory_kill", "host_oom_kill", "nic_down", "nvswitch_down", "rank_stuck", "shm_full", "switch_down",
+        ),
+        LOGS,
+    ),
+    "node_down": Logs(every=10, peers="silent"),
+}  # fmt: skip
+"""Stops whose logs are read too: where peers give up, the job has crashed, of the same cause."""
+QUIET = ("healthy", "job_end", "periodic_checkpoint", "stale_xid")
+"""Jobs that are well, and whose logs are read too."""
 ABORT = Fault(at="72m", gone=True, on=Where(node="node-07"))
 """The watchdog of the communicators gives up on a healthy node, and its ranks are killed."""
 
@@ -61,17 +76,26 @@ def aborted(path: Path) -> Snapshot:
     return assemble(ScenarioStore(world), library().in_use(), Window(world.end - 900, world.end))
 
 
+def voiced(path: Path) -> Snapshot:
+    """Read a scenario whose jobs write logs as well."""
+    written = read(path)
+    jobs = tuple(structs.replace(job, logs=VOICED.get(path.stem, LOGS)) for job in written.all_jobs())
+    world = simulate(structs.replace(written, job=None, jobs=jobs))
+    return watched(world, library(), Window(world.end - 900, world.end))
+
+
 @cache
-def seen(path: Path, *, abort: bool = False) -> Seen:
+def seen(path: Path, how: Callable[[Path], Snapshot] = snapshot) -> Seen:
     """Diagnose a scenario, once in all tests of this file."""
-    given = aborted(path) if abort else snapshot(path)
+    given = how(path)
     return Seen(diagnose(library(), given), fired(library(), given))
 
 
 def everything() -> Iterator[Fired]:
     """Yield what held in each run of this file."""
     yield from (seen(path).fired for path in FILES)
-    yield from (seen(path, abort=True).fired for path in FILES if path.stem in STALLS)
+    yield from (seen(path, aborted).fired for path in FILES if path.stem in STALLS)
+    yield from (seen(path, voiced).fired for path in FILES if path.stem in {*VOICED, *QUIET})
 
 
 def expected(path: Path) -> Expect:
@@ -87,10 +111,23 @@ def test_the_verdict_is_the_expected_one(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.stem in STALLS], ids=lambda path: path.stem)
 def test_ranks_that_the_watchdog_kills_change_nothing(path: Path) -> None:
-    found = seen(path, abort=True)
+    found = seen(path, aborted)
     agree(expected(path), found.report)
     assert "rank_gone" in found.fired.rules
     assert "rank_gone" not in {finding.finding for finding in found.report.unexplained}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem in VOICED], ids=lambda path: path.stem)
+def test_with_logs_beside_metrics_the_cause_is_the_same(path: Path) -> None:
+    expect = structs.replace(expected(path), symptom="crashed", not_affected=())
+    agree(expect, seen(path, voiced).report)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem in QUIET], ids=lambda path: path.stem)
+def test_logs_of_a_job_that_is_well_change_nothing(path: Path) -> None:
+    found = seen(path, voiced).report
+    agree(expected(path), found)
+    assert "crashed_job" not in {finding.finding for finding in found.findings}
 
 
 def agree(expect: Expect, found: Report) -> None:

@@ -315,7 +315,7 @@ def test_1023_ranks_give_up_on_one():
     made = {page.path: page for page in files(happen(read(LARGE[-1])), EPOCH)}
     assert LARGE[-1].stem == "logs_stuck_loader"
     assert set(caught(made)) == set(range(1024)) - {136}
-    assert 30e6 < sum(len(page.data) for page in made.values()) < 60e6
+    assert 5e6 < sum(len(page.data) for page in made.values()) < 60e6
 
 
 # ------------------------------------------------------------------------------------------------------------ the command

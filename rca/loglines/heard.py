@@ -60,8 +60,9 @@ def known(lines: Iterable[Line], matcher: Matcher) -> Iterator[Known]:
 
 @dataclass
 class Heard:
-    """What known lines say: `roots` may be where a failure began, `began` are times since when ranks wait; `echoes`
-    counts lines that only tell that something failed elsewhere. Numbers in `uneven` communicators are not compared.
+    """What known lines say: `roots` may be where a failure began, `ended` name ranks whose process others saw end, `began`
+    are times since when ranks wait; `echoes` counts lines that only tell that something failed elsewhere, and `echoed` are
+    the ranks that wrote any. Numbers in `uneven` communicators are not compared.
     """
 
     roots: list[Known] = field(default_factory=list)
@@ -69,12 +70,18 @@ class Heard:
     words: list[Word] = field(default_factory=list)
     began: list[float] = field(default_factory=list)
     uneven: set[str] = field(default_factory=set)
+    ended: list[Known] = field(default_factory=list)
+    echoed: set[str] = field(default_factory=set)
     echoes: int = 0
 
     def take(self, one: Known) -> None:
         """Take a line."""
         if one.template.role == "root":
             self.roots.append(one)
+        elif one.template.role == "confirmation" and one.template.fatal and "rank" in one.groups:
+            self.ended.append(one)
+        elif one.template.role == "echo" and one.line.rank is not None:
+            self.echoed.add(one.line.rank)
         self.echoes += one.template.role == "echo"
         own = one.groups.get("group_rank") if _group(one.groups) == WORLD else None
         rank = one.rank or own
@@ -89,8 +96,13 @@ class Heard:
 
     def failures(self, about: float | None) -> list[Known]:
         """Return what failed about the time that a wait began, or the logs end, the first first; of one place each
-        template once."""
-        timed = [one for one in self.roots if one.line.time is not None]
+        template once.
+
+        A rank that others saw end counts where it has left no word of its own, not even that it noticed something.
+        """
+        spoke = self.echoed | {one.rank for one in self.roots}
+        silent = [one for one in self.ended if one.rank not in spoke]
+        timed = [one for one in (*self.roots, *silent) if one.line.time is not None]
         timed.sort(key=lambda one: (one.line.time or 0.0, natural(one.line.rank or "")))
         near = [one for one in timed if about is None or about - BEFORE <= (one.line.time or 0.0) <= about + SOON]
         first: dict[tuple[str | None, str], Known] = {}

@@ -1,7 +1,7 @@
 """Lines that name no event get that of the template that knows them."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, islice
 
@@ -30,16 +30,19 @@ class Templates:
         found = self.matcher.match(message)
         return None if found is None else self.matcher.templates[found.template]
 
-    def marks(self, wanted: Wanted) -> frozenset[bytes]:
-        """Return pieces of which every line holds one that is wanted for the name or the level that a template gives it."""
+    def marks(self, wanted: Wanted) -> Mapping[bytes, int]:
+        """Return pieces of which every line holds one that is wanted for the name or the level that a template gives it, and
+        how many lines the template reads.
+        """
         if not wanted.events and wanted.text and not NAME.fullmatch(wanted.text):
-            return frozenset()
-        return frozenset(
-            pattern.mark.encode()
-            for template in self.matcher.templates.values()
-            if _wanted(events.table().get(template.event), wanted)
-            for pattern in template.patterns
-        )
+            return {}
+        found: dict[bytes, int] = {}
+        for template in self.matcher.templates.values():
+            if _wanted(events.table().get(template.event), wanted):
+                for pattern in template.patterns:
+                    mark = pattern.mark.encode()
+                    found[mark] = max(pattern.lines, found.get(mark, 1))
+        return found
 
     def named(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Yield lines, in their order; one without a level has the level of its event as well."""

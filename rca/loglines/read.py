@@ -328,7 +328,7 @@ class _Page:
         ranks = wanted.ranks if self._log.owner.rank is None else frozenset()
         key = (ranks, wanted.events, wanted.level, wanted.text, self._habit.json, self._habit.ranked)
         if key not in self._sieves:
-            marks = partial(self._names.marks, wanted) if self._names is not None else frozenset
+            marks = partial(self._names.marks, wanted) if self._names is not None else dict
             self._sieves[key] = Sieve(replace(wanted, ranks=ranks), self._habit, marks)
         return self._sieves[key]
 

@@ -92,8 +92,10 @@ class Names(Protocol):
     def named(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Yield lines, in their order, those that name no event with the one that they speak of."""
 
-    def marks(self, wanted: Wanted) -> frozenset[bytes]:
-        """Return pieces of which every line holds one that is wanted for the name or the level that it is given."""
+    def marks(self, wanted: Wanted) -> Mapping[bytes, int]:
+        """Return pieces of which every line holds one that is wanted for the name or the level that it is given, and how many
+        lines are read from there on.
+        """
 
 
 def chosen(lines: Iterable[Line], wanted: Wanted, names: Names | None) -> Iterator[Line]:
@@ -154,10 +156,10 @@ class Sieve:
     pieces of lines that are wanted for the name that they get.
     """
 
-    def __init__(self, wanted: Wanted, habit: Habit, marks: Callable[[], frozenset[bytes]] = frozenset) -> None:
+    def __init__(self, wanted: Wanted, habit: Habit, marks: Callable[[], Mapping[bytes, int]] = dict) -> None:
         self._searches: list[re.Pattern[bytes]] = []
         self._number = b""
-        self._literals: BytesAhoCorasick | None = None
+        self._literals: _Literals | None = None
         self._harmless = _HARMLESS.get(wanted.level, ()) if habit.json else ()
         if habit.json and wanted.ranks and habit.ranked and all(rank.isdecimal() for rank in wanted.ranks):
             numbers = b"|".join(sorted(rank.encode() for rank in wanted.ranks))
@@ -167,16 +169,16 @@ class Sieve:
         texts = wanted.events or frozenset([wanted.text] if wanted.text and habit.json else [])
         if texts:
             if all(map(PLAIN.fullmatch, texts)):
-                self._look_for({text.encode() for text in texts} | marks())
+                self._look_for({text.encode(): 1 for text in texts} | dict(marks()))
         elif not habit.json and wanted.level in _GRAVE:
             self._searches = list(_GRAVE[wanted.level])
             known = marks()
-            self._literals = _search(known) if known else None
+            self._literals = _Literals(known) if known else None
 
-    def _look_for(self, literals: set[bytes]) -> None:
+    def _look_for(self, literals: Mapping[bytes, int]) -> None:
         """Look for literals, all at once where they are many."""
-        if len(literals) > _FEW:
-            self._literals = _search(literals)
+        if len(literals) > _FEW or max(literals.values(), default=1) > 1:
+            self._literals = _Literals(literals)
         else:
             self._searches = [re.compile(re.escape(one)) for one in sorted(literals)]
 
@@ -193,7 +195,7 @@ class Sieve:
         if self._number:
             return list(_of_number(self._searches[0], self._number, data))
         found = {span for search in self._searches for span in _around(search, data)}
-        return sorted(found | set(_holding(self._literals, data)) if self._literals is not None else found)
+        return sorted(found | set(self._literals.spans(data)) if self._literals is not None else found)
 
     def _calm(self, line: bytes) -> bool:
         """Say whether a line calls itself harmless, and nothing in it calls itself anything else."""
@@ -232,16 +234,28 @@ def _around(search: re.Pattern[bytes], data: bytes) -> Iterator[tuple[int, int]]
         at = end + 1
 
 
-def _search(literals: Iterable[bytes]) -> BytesAhoCorasick:
-    """Return what finds any of some literals; of a hundred, a table of states is three times as fast as their tree."""
-    return BytesAhoCorasick(sorted(literals), MatchKind.LeftmostFirst, implementation=Implementation.DFA)
+class _Literals:
+    """Finds the lines that hold any of some literals, and so many from there on as each says.
 
+    Of a hundred literals a table of states is three times as fast as their tree.
+    """
 
-def _holding(literals: BytesAhoCorasick, data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the lines begin and end that hold one of some literals."""
-    end = -1
-    for _, place, _ in literals.find_matches_as_indexes(data):
-        if place >= end:
-            begin, end = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
-            end = len(data) if end < 0 else end
-            yield begin, end
+    def __init__(self, lines: Mapping[bytes, int]) -> None:
+        ordered = sorted(lines)
+        self._lines = [lines[one] for one in ordered]
+        self._search = BytesAhoCorasick(ordered, MatchKind.LeftmostFirst, implementation=Implementation.DFA)
+
+    def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where those lines begin and end, in order."""
+        done = -1
+        for number, place, _ in self._search.find_matches_as_indexes(data):
+            begin = data.rfind(b"\n", 0, place) + 1
+            for _ in range(self._lines[number]):
+                end = data.find(b"\n", begin)
+                end = len(data) if end < 0 else end
+                if begin > done:
+                    yield begin, end
+                    done = end
+                begin = end + 1
+                if begin >= len(data):
+                    break

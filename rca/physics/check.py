@@ -60,8 +60,10 @@ def _step_parts(job: Job) -> Iterator[str]:
 
 def _misplaced(plant: Plant, fault: Fault) -> Iterator[str]:
     named = [name for name in EFFECTS if getattr(fault, name) is not None]
-    if not named and not fault.shows and not fault.counts and not fault.labels:
-        yield f"the fault at {fault.at} has no effect, write one of {', '.join(EFFECTS)}, shows, counts, labels"
+    if not named and not fault.shows and not fault.counts and not fault.labels and not fault.says:
+        yield f"the fault at {fault.at} has no effect, write one of {', '.join(EFFECTS)}, shows, counts, labels, says"
+    if fault.says is not None and fault.on.rank is None:
+        yield f"'says' at {fault.at} is on no rank, write whose line it is: on: {{rank: 0}}"
     if fault.on.device is not None and not re.fullmatch(r"mlx5_\d+", fault.on.device):
         yield f"the fault at {fault.at} is on device '{fault.on.device}', ports are named mlx5_0, mlx5_1 and so on"
         return

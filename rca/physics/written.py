@@ -214,7 +214,7 @@ class Fault(Written, frozen=True, kw_only=True):
 
     What is only seen: `shows` is what series of the place read from then on, `counts` what their counters grow by a
     second more. Both name series as `metric` or `metric{label="value"}`. `labels` is what labels of the place's series
-    say, all the time, where they have them.
+    say, all the time, where they have them. `says` is what a rank writes to its stderr.
     """
 
     at: Duration = "0s"
@@ -264,6 +264,7 @@ class Fault(Written, frozen=True, kw_only=True):
     shows: dict[str, float] | None = None
     counts: dict[str, Amount] | None = None
     labels: dict[str, str] | None = None
+    says: str | None = None
 
 
 class Gap(Written, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ _TAIL = 1 << 13
 _PLAIN = "MESSAGE"
 """The event of what was said without naming one."""
 _CALM, _GRAVE = ("DEBUG", "INFO", "WARN"), ("WARN", "ERROR")
-_ABOUT = frozenset({"template", "role", "event"})
+_PLACE = frozenset({"job_id", "rank", "node"})
 _TEXT = 400
 
 
@@ -70,6 +70,15 @@ class Progress(NamedTuple):
         """
         later = int(np.searchsorted(self.steps, time + GOES_ON))
         return float(self.steps[later]) if later < len(self.steps) else np.inf
+
+    def goes_on(self, time: float) -> bool:
+        """Say whether a job went on stepping after a failure as if nothing had been.
+
+        >>> Progress(np.array([0.0, 30.0, 65.0])).goes_on(1.0), Progress(np.array([0.0, 30.0, 500.0])).goes_on(1.0)
+        (True, False)
+        """
+        later = int(np.searchsorted(self.steps, time + GOES_ON))
+        return 0 < later < len(self.steps) and float(self.steps[later] - self.steps[later - 1]) <= 2.0 * GOES_ON
 
     def stands(self, one: Known) -> bool:
         """Say whether a line belongs to a failure that the job has not survived; who waits must have done so for long."""
@@ -107,7 +116,7 @@ class Listener:
         self.templates = templates
         self.heard: list[Known] = []
 
-    def marks(self, wanted: Wanted) -> frozenset[bytes]:
+    def marks(self, wanted: Wanted) -> Mapping[bytes, int]:
         """Return pieces of which every line holds one that is wanted for the name that a template gives it."""
         return self.templates.marks(wanted)
 
@@ -237,12 +246,14 @@ def _said(
     series += _xids(reading.known, span)
     series.append(_failed(fatal, progress, span, job))
     series += _last_events(logs, span, job) if failed else []
+    ordered: list[tuple[Series, Line]] = []
     if failed:
-        failures = heard.failures(waiting if waiting is not None else since)
-        series += _ordered([(_event(one, job, reading), one) for one in failures], span)
+        failures = _failures(heard.failures(waiting if waiting is not None else since), reading, job)
+        ordered = list(_ordered(failures, span))
+        series += [one for one, _ in ordered]
     if waiting is not None:
         series += [span.since(labels, waiting, many) for labels, many in _waited(heard, reading, ranks, whose)]
-    quotes = _quotes(found)
+    quotes = [*_quotes(found), *(quoted(one.labels, line) for one, line in ordered)]
     waits = [one.line for one in reading.known if WAITS & one.groups.keys()]
     if waits:
         first = min(waits, key=lambda line: line.time or 0.0)
@@ -335,7 +346,7 @@ def _failed(fatal: Sequence[float], progress: Progress, span: _Span, job: str) -
     changes: dict[float, float] = {span.start: 0.0}
     until = -np.inf
     for time in fatal:
-        if time >= until:
+        if time >= until and not progress.goes_on(time):
             until = progress.after(time)
             changes |= {time: 1.0} | ({until: 0.0} if np.isfinite(until) else {})
     return span.steps({"__name__": "log_failed", "job_id": job}, list(changes), list(changes.values()))
@@ -349,16 +360,40 @@ def _last_events(logs: Logs, span: _Span, job: str) -> Iterator[Series]:
             yield span.since(labels, max(end.line.time, span.start), 1.0)
 
 
-def _ordered(failures: Sequence[tuple[Event, Known]], span: _Span) -> Iterator[Series]:
-    """Yield for each that failed how many others did so before it."""
-    first: dict[tuple[tuple[str, str], ...], float] = {}
-    for event, one in failures:
-        labels = {name: value for name, value in event.labels.items() if name not in _ABOUT}
-        first.setdefault(tuple(labels.items()), one.line.time or 0.0)
-    times = sorted(first.values())
-    for key, time in first.items():
-        earlier = bisect_right(times, time - APART)
-        yield span.since({"__name__": "log_failed_before", **dict(key)}, time, float(earlier))
+class Failure(NamedTuple):
+    """A rank that failed: the labels of its place, when, and the line that says so."""
+
+    labels: Mapping[str, str]
+    time: float
+    line: Line
+
+
+def _failures(found: Sequence[Known], reading: _Reading, job: str) -> list[Failure]:
+    """Return the ranks that failed, the first in front: by lines of their own, or by one of their host that no rank of it
+    has anything to add to.
+    """
+    own: dict[str, Failure] = {}
+    hosts: dict[str, Failure] = {}
+    for one in found:
+        labels = {name: value for name, value in _event(one, job, reading).labels.items() if name in _PLACE}
+        failure = Failure(labels, one.line.time or 0.0, one.line)
+        if "rank" in labels:
+            own.setdefault(labels["rank"], failure)
+        elif "node" in labels and one.template.entity != "job":
+            hosts.setdefault(labels["node"], failure)
+    told = {reading.nodes.get(rank) for rank in own}
+    for rank, node in reading.nodes.items():
+        if node in hosts and node not in told:
+            own[rank] = hosts[node]._replace(labels=_whose(rank, node, job))
+    return sorted(own.values(), key=lambda one: (one.time, natural(one.labels["rank"])))
+
+
+def _ordered(failures: Sequence[Failure], span: _Span) -> Iterator[tuple[Series, Line]]:
+    """Yield for each rank that failed how many others did so before it, and the line that says so."""
+    times = [one.time for one in failures]
+    for one in failures:
+        earlier = bisect_right(times, one.time - APART)
+        yield span.since({"__name__": "log_failed_before", **one.labels}, one.time, float(earlier)), one.line
 
 
 def _quotes(found: Sequence[Event]) -> list[LogLine]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rca.library import seconds
 from rca.physics.conditions import Conditions
 from rca.physics.run import JobTrace, Trace
 from rca.physics.voices.fates import (
@@ -126,6 +127,9 @@ class _Speaker:
     def _stderr(self, rank: int) -> Iterator[Said]:
         yield from self._greeting(rank)
         told = self._told
+        for fault in self._trace.plant.scenario.faults:
+            if fault.says is not None and fault.on.rank == rank and fault.on.job in (None, self._job.layout.job.id):
+                yield Said(self._epoch + seconds(fault.at), self._voice.prefixed(rank) + fault.says)
         how, now = int(told.how[rank]), self._epoch + float(told.when[rank])
         if how == TIMES_OUT:
             ran = float(told.when[rank] - told.wait.since[rank])
