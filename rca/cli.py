@@ -67,7 +67,7 @@ _RULES = (
     ),
 )
 _IMPORTS = (
-    click.option("--logs", multiple=True, metavar="PATH", help="Read training logs; repeatable."),
+    click.option("--logs", multiple=True, metavar="PATH", help="Read logs of ranks, hosts and launchers; repeatable."),
     click.option("--tensorboard", multiple=True, metavar="DIR", help="Read TensorBoard event files; repeatable."),
     click.option(
         "--mlflow", multiple=True, metavar="URI", help="Read an MLflow server, folder or database; repeatable."
@@ -75,6 +75,8 @@ _IMPORTS = (
     click.option("--wandb", multiple=True, metavar="PATH", help="Read offline runs or exports of W&B; repeatable."),
     click.option("--nvidia-smi", multiple=True, metavar="CSV", help="Read what nvidia-smi has logged; repeatable."),
     click.option("--influx", multiple=True, metavar="URL", help="Read InfluxDB, or line protocol files; repeatable."),
+    click.option("--dumps", multiple=True, metavar="PATH", help="Flight Recorder or RAS, beside --logs; repeatable."),
+    click.option("--pickles", is_flag=True, help="Read dumps that are pickles: plain values alone."),
     click.option("--zone", metavar="ZONE", help="Zone of times that tell none  [this machine's]"),
 )
 _INPUTS = (

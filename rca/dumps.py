@@ -99,6 +99,17 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it wants {module}.{name}, and a dump holds plain values alone")
 
 
+def files(places: Iterable[str]) -> list[Path]:
+    """Return the files that are named, and those of the folders that are; raises SourceError where there is none."""
+    found: list[Path] = []
+    for path in map(Path, places):
+        inside = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+        if not inside:
+            raise SourceError(f"{path}: no dump is in there")
+        found += inside
+    return found
+
+
 def read(paths: Iterable[Path], *, pickles: bool = False) -> Dumps:
     """Read the dumps of a job; raises SourceError where one cannot be read, or is none.
 

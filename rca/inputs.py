@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rca import dumps
 from rca.config import Settings, settle
 from rca.errors import SourceError, UsageError, suggestion
 from rca.imports import Imports
@@ -44,6 +45,8 @@ class Inputs:
     wandb: tuple[str, ...] = ()
     nvidia_smi: tuple[str, ...] = ()
     influx: tuple[str, ...] = ()
+    dumps: tuple[str, ...] = ()
+    pickles: bool = False
     zone: str | None = None
     job: tuple[str, ...] = ()
     at: str | None = None
@@ -128,6 +131,8 @@ def opened(given: Inputs, settings: Settings, library: Library, step: Callable[[
     alone = [f"--{flag}" for flag in ("scenario", "recording") if getattr(given, flag)]
     named = [*alone, *(flag for name, flag in files.IMPORTERS.items() if getattr(given, name))]
     named += ["--prometheus"] if given.prometheus else []
+    if given.dumps and not given.logs:
+        raise UsageError("--dumps: dumps tell who waits, and logs of the same job when; name these too: --logs DIR")
     if alone and len(named) > 1:
         raise UsageError(f"{' and '.join(named)}: {alone[0]} stands alone, leave out the others")
     if given.recording is not None:
@@ -163,7 +168,8 @@ def _imported(given: Inputs, settings: Settings, library: Library, step: Callabl
     zone = parse_zone("--zone", given.zone) if given.zone else None
     table = imports([main or shipped(), *extra])
     templates = phrases(main, extra) if given.logs else ()
-    ways = Ways(Imports(table, known), zone, settings.mlflow, settings.influx, templates)
+    told = dumps.read(dumps.files(given.dumps), pickles=given.pickles)
+    ways = Ways(Imports(table, known), zone, settings.mlflow, settings.influx, templates, told)
     stores: list[Kept | files.Live] = []
     for importer, flag in files.IMPORTERS.items():
         for text in getattr(given, importer):

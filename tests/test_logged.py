@@ -14,9 +14,10 @@ from rca.cli import rca as program
 from rca.imports import Imports
 from rca.load import phrases
 from rca.sources.foreign import Place, Ways
-from rca.sources.logged import Progress, carried
+from rca.sources.logged import Progress
 from rca.sources.logs import Spoken, read
 from rca.sources.series import Block, Selector
+from rca.sources.spans import carried
 
 WORLD = 16
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 5 has a total capacity of 79.15 GiB"
@@ -132,6 +133,39 @@ def test_a_node_that_the_scheduler_lost_is_named(tmp_path: Path) -> None:
     assert first(diagnosed("--logs", folder)) == ("node_down", {"node": "node-1"})
 
 
+def test_dumps_tell_who_has_not_come_where_logs_tell_nothing(tmp_path: Path) -> None:
+    folder, dumps = job(tmp_path / "logs", {}), tmp_path / "dumps"
+    dumps.mkdir()
+    launched = [{"collective_seq_id": 101, "process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce",
+                 "state": "started", "is_p2p": False}]  # fmt: skip
+    for rank in range(WORLD):
+        if rank != 5:
+            group = {"name": "0", "desc": "default_pg", "ranks": str(list(range(WORLD)))}
+            text = json.dumps({"version": "2.5", "pg_config": {"0": group}, "entries": launched})
+            (dumps / f"nccl_trace_rank_{rank}").write_text(text, encoding="utf-8")
+    report = diagnosed("--logs", folder, "--dumps", dumps)
+    assert report["causes"][0]["cause"] == "rank_stuck"
+    assert report["causes"][0]["entity"]["labels"]["rank"] == "5"
+    alone = CliRunner().invoke(program, ["diagnose", "--dumps", str(dumps), "--scenario", "scenarios/healthy.yaml"])
+    assert "--dumps: dumps tell who waits" in str(alone.exception)
+
+
+def test_clocks_that_are_off_are_set_right_before_failures_are_ordered(tmp_path: Path) -> None:
+    folder = job(tmp_path, {})
+    for node in range(2, 5):  # three nodes more, of which the last is half a minute behind
+        for rank in range(8 * node, 8 * node + 8):
+            late = -30.0 if node == 4 else 0.0
+            (folder / f"node-{node}").mkdir(exist_ok=True)
+            lines = [line(START + 4.0 * step + late, rank, f"step={step}", step=step) for step in range(1, 101)]
+            (folder / f"node-{node}" / f"rank_{rank}.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "node-0" / "rank_3.err").write_text(said(END + 1.0, OOM), encoding="utf-8")
+    (folder / "node-4" / "rank_33.err").write_text(said(END + 9.0 - 30.0, OOM), encoding="utf-8")
+    report = diagnosed("--logs", folder)
+    assert likely(report) == ["application_error"]
+    assert report["causes"][0]["entity"]["labels"]["rank"] == "3"
+    assert any("the clock of node-4 is 30.0 s behind" in one for one in report["warnings"])
+
+
 def test_a_recording_of_logs_gives_the_same_bytes(tmp_path: Path) -> None:
     folder, to = job(tmp_path / "logs", crash(11, OOM)), tmp_path / "saved.rca"
     saved = CliRunner().invoke(program, ["record", "--logs", str(folder), "--to", str(to)])
@@ -177,15 +211,16 @@ def test_a_failure_stands_until_the_job_steps_again(tmp_path: Path) -> None:
     failed = values(store, "log_failed", START, END + 800.0)[""]
     assert failed[0] == failed[-1] == 0.0
     assert 18 <= failed.count(1.0) <= 48
-    assert "log_failed_before" not in store.names(START, END + 800.0)
+    assert "log_failed_first" not in store.names(START, END + 800.0)
+    assert "log_steps_on" in store.names(START, END + 800.0)
 
 
-def test_of_those_that_failed_it_is_told_how_many_did_before(tmp_path: Path) -> None:
+def test_of_those_that_failed_it_is_told_who_was_first(tmp_path: Path) -> None:
     failures = crash(11, OOM)
     failures[3] = [(END + 20.0, "[rank3]: ValueError: no batch came")]
     failures[4] = [(END + 1.5, OOM)]  # clocks are not better than this
-    before = values(spoken(job(tmp_path, failures)), "log_failed_before", START, END + 60.0)
-    assert {rank: set(found) for rank, found in before.items()} == {"11": {0.0}, "4": {0.0}, "3": {2.0}}
+    first = values(spoken(job(tmp_path, failures)), "log_failed_first", START, END + 60.0)
+    assert {rank: set(found) for rank, found in first.items()} == {"11": {1.0}, "4": {1.0}, "3": {0.0}}
 
 
 def test_steps_of_a_failed_job_stand_and_ranks_have_a_place(tmp_path: Path) -> None:

@@ -212,6 +212,12 @@ class Logs:
                     )
         return (min(times), max(times)) if times else None
 
+    def part(self, log: LogFile, start: float, end: float) -> tuple[int, int] | None:
+        """Return the bytes between which the lines of a stretch of time begin in a file; None where all must be read."""
+        with self._page(log) as page:
+            parts = [] if page is None or log.packed else page.parts(Wanted(start=start, end=end))
+        return parts[0] if parts else None
+
     def tail(self, log: LogFile, size: int) -> list[Line]:
         """Return the lines in the last so many bytes of a file; those that tell no time before the first that does have none."""
         with self._page(log) as page:

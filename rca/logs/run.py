@@ -221,7 +221,7 @@ def _suspects(question: Question, wanted: Wanted, logs: Readable, places: Places
     span = logs.span()
     if span is not None and not (question.last or question.at):
         wanted = replace(wanted, start=span[1] - LONGEST)
-    found = dumps.read(_dump_files(places.dumps), pickles=places.pickles) if places.dumps else NO_DUMPS
+    found = dumps.read(dumps.files(places.dumps), pickles=places.pickles) if places.dumps else NO_DUMPS
     templates = Templates(phrases)
     bare = replace(logs, names=None) if isinstance(logs, Logs) else logs  # lines are looked through once
     told = suspects(
@@ -267,17 +267,6 @@ def _restarted(logs: Readable, time: float) -> float:
     """Return when ranks were started last after a time, an early one where none were."""
     asked = Wanted(start=time, events=spelt(frozenset({"RANK_START", "JOB_RESTART"})))
     return max((line.time for line in logs.lines(asked) if line.time is not None), default=ALWAYS[0])
-
-
-def _dump_files(places: Sequence[str]) -> list[Path]:
-    """Return the files that are named, and those of the folders that are."""
-    found: list[Path] = []
-    for path in map(Path, places):
-        inside = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
-        if not inside:
-            raise SourceError(f"{path}: no dump is in there")
-        found += inside
-    return found
 
 
 def _summary(question: Question, wanted: Wanted, logs: Readable, lines: store.Store) -> Answer:

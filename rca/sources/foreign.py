@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rca.config import Server, without_password
+from rca.dumps import Dumps
 from rca.errors import SourceError, UsageError
 from rca.imports import Imports
 from rca.phrases import Template
@@ -21,13 +22,14 @@ LONGEST = 16 << 20
 @dataclass(frozen=True)
 class Ways:
     """How importers read: the table of names, the zone of times without one (None: that of this machine), how to log in
-    to servers, and the lines of logs that are known."""
+    to servers, the lines of logs that are known, and dumps of communicators."""
 
     imports: Imports
     zone: tzinfo | None = None
     mlflow: Server = field(default_factory=Server)
     influx: Server = field(default_factory=Server)
     templates: tuple[Template, ...] = ()
+    dumps: Dumps = field(default_factory=Dumps)
 
 
 class Place(NamedTuple):

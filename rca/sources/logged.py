@@ -6,12 +6,12 @@
 | `log_lines_total` | lines that a template knows (`template`, `role`) or that name an event of the table (`event`) |
 | `log_xid` | the last Xid that the kernel's log of a host tells of a GPU, 0 before the first |
 | `log_failed` | 1 from a line by which a process ends until the job steps again, if it ever does |
-| `log_failed_before` | of who failed: how many others did so clearly earlier |
+| `log_failed_first` | of a rank that failed: 1 where nobody did so clearly earlier, else 0 |
+| `log_steps_on` | 1 for every rank of a job that took a step lately |
 | `log_last_event` | 1 for the event that the last line of a rank names, where the job has failed |
 | `log_waited_for` | of whom a wait ends at: how many ranks wait for it, and why it is held to be the end |
 """
 
-from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,18 +19,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rca.dumps import Dumps
 from rca.hook import events
 from rca.loglines import Line, Logs, Wanted, spelt
-from rca.loglines.heard import WAITS, Heard, Known, accused, known
+from rca.loglines.heard import NO_DUMPS, WAITS, Heard, Known, accused, known
 from rca.loglines.known import Templates
 from rca.model import Floats, LogLine
 from rca.phrases import Matcher
 from rca.plain import natural
 from rca.sources.kept import Series
-from rca.sources.series import Block
+from rca.sources.spans import STEP, Span
 
-STEP = 15.0
-"""Seconds between the samples of these series, as between scrapes."""
 GOES_ON = 60.0
 """A step so many seconds after a failure shows that the job has survived it; what comes sooner was under way."""
 ENDING = 120.0
@@ -170,11 +169,21 @@ class _Reading:
                 self.named.append(line)
 
 
-def read(logs: Logs, templates: Templates, stretch: tuple[float, float], steps: Floats, job: str) -> Said:
+class Told(NamedTuple):
+    """The lines of a job's logs, what knows them, the job (`default` where nobody names it), and dumps of its communicators."""
+
+    lines: Logs
+    templates: Templates
+    job: str
+    dumps: Dumps = NO_DUMPS
+
+
+def read(told_by: Told, stretch: tuple[float, float], steps: Floats) -> Said:
     """Read the lines of a stretch of time, in which a job took steps at these times (none: nothing tells).
 
     Where steps are known, lines that neither a template knows nor the table of events calls serious are passed over.
     """
+    logs, templates, job, _ = told_by
     reading, serious = _Reading(), _serious(templates.matcher)
     reading.place(logs)
     start, end = stretch
@@ -195,7 +204,7 @@ def read(logs: Logs, templates: Templates, stretch: tuple[float, float], steps: 
     for one in reading.known:
         if progress.stands(one):
             heard.take(one)
-    return _said(reading, found, heard, (stretch, progress), (job, logs))
+    return _said(reading, (found, heard), (stretch, progress), told_by)
 
 
 def _serious(matcher: Matcher) -> dict[str, bool]:
@@ -221,27 +230,27 @@ def _whose(rank: str | None, node: str | None, job: str) -> dict[str, str]:
 
 
 def _said(
-    reading: _Reading,
-    found: Sequence[Event],
-    heard: Heard,
-    course: tuple[tuple[float, float], Progress],
-    whose: tuple[str, Logs],
+    reading: _Reading, gathered: tuple[list[Event], Heard], course: tuple[tuple[float, float], Progress], told_by: Told
 ) -> Said:
     """Put what was gathered into series."""
-    (start, end), progress = course
-    job, logs = whose
+    (found, heard), ((start, end), progress) = gathered, course
+    logs, _, job, dumps = told_by
     ranks = sorted({*filter(None, logs.last()), *reading.nodes}, key=natural)
     fatal = _fatal(found)
     since = next((time for time in fatal if progress.after(time) == np.inf), None)
-    waiting = min(heard.began, default=None)
+    waiting = min(heard.began, default=min(max(progress.last, start), end) if dumps.calls or dumps.words else None)
     failed = since is not None or waiting is not None
     until = end if failed else min(reading.last, end)
     if until < start:
         return Said([], [], failed=False)
-    span = _Span(start, until)
+    span = Span(start, until)
     read_of = [_whose(rank, reading.nodes.get(rank), job) for rank in ranks]
     read_of += [_whose(None, host, job) for host in sorted(reading.hosts)]
     series = [span.constant({"__name__": "log_read", **labels}) for labels in read_of]
+    if not failed and progress.last >= until - GOES_ON:
+        series += [
+            span.constant({"__name__": "log_steps_on", **_whose(rank, reading.nodes.get(rank), job)}) for rank in ranks
+        ]
     series += _counted(found, span)
     series += _xids(reading.known, span)
     series.append(_failed(fatal, progress, span, job))
@@ -252,7 +261,7 @@ def _said(
         ordered = list(_ordered(failures, span))
         series += [one for one, _ in ordered]
     if waiting is not None:
-        series += [span.since(labels, waiting, many) for labels, many in _waited(heard, reading, ranks, whose)]
+        series += [span.since(labels, waiting, many) for labels, many in _waited(heard, reading, ranks, told_by)]
     quotes = [*_quotes(found), *(quoted(one.labels, line) for one, line in ordered)]
     waits = [one.line for one in reading.known if WAITS & one.groups.keys()]
     if waits:
@@ -263,45 +272,15 @@ def _said(
 
 
 def _waited(
-    heard: Heard, reading: _Reading, ranks: Sequence[str], whose: tuple[str, Logs]
+    heard: Heard, reading: _Reading, ranks: Sequence[str], told_by: Told
 ) -> Iterator[tuple[dict[str, str], float]]:
     """Yield the labels of each rank that a wait ends at, and how many ranks wait for it."""
-    job, world = whose[0], whose[1].world()
-    for wait in accused(heard.waits([str(rank) for rank in range(world)] if world is not None else ranks)):
+    world = told_by.lines.world()
+    everybody = [str(rank) for rank in range(world)] if world is not None else ranks
+    for wait in accused(heard.waits(everybody, told_by.dumps)):
         for rank in wait.ranks:
-            place = _whose(rank, reading.nodes.get(rank), job)
+            place = _whose(rank, reading.nodes.get(rank), told_by.job)
             yield {"__name__": "log_waited_for", "why": wait.why, **place}, float(max(wait.waiting, 1))
-
-
-class _Span(NamedTuple):
-    """The time that series are made for."""
-
-    start: float
-    end: float
-
-    def grid(self) -> Floats:
-        """Return the times of samples, and the end."""
-        times = np.arange(self.start, self.end, STEP)
-        return np.append(times, self.end)
-
-    def constant(self, labels: Mapping[str, str], value: float = 1.0) -> Series:
-        """Return a series that never changes."""
-        times = self.grid()
-        return Series(labels, times, np.full(len(times), value))
-
-    def since(self, labels: Mapping[str, str], begin: float, value: float) -> Series:
-        """Return a series that begins with a value at a time."""
-        return self.steps(labels, [begin], [value], None)
-
-    def steps(
-        self, labels: Mapping[str, str], times: Sequence[float], values: Sequence[float], before: float | None = 0.0
-    ) -> Series:
-        """Return a series that changes at some ascending times, and reads `before` ahead of them (None: nothing)."""
-        grid = np.unique(np.concatenate([self.grid(), np.clip(times, self.start, self.end)]))
-        index = np.searchsorted(np.asarray(times), grid, side="right") - 1
-        level = np.where(index >= 0, np.asarray(values)[np.maximum(index, 0)], np.nan if before is None else before)
-        there = ~np.isnan(level)
-        return Series(labels, grid[there], level[there])
 
 
 def _fatal(found: Sequence[Event]) -> list[float]:
@@ -311,7 +290,7 @@ def _fatal(found: Sequence[Event]) -> list[float]:
     return [time for time in times if not any(end <= time <= end + ENDING for end in ended)]
 
 
-def _counted(found: Sequence[Event], span: _Span) -> Iterator[Series]:
+def _counted(found: Sequence[Event], span: Span) -> Iterator[Series]:
     """Yield the counters of lines by what they are of and what they say."""
     times: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for event in found:
@@ -322,7 +301,7 @@ def _counted(found: Sequence[Event], span: _Span) -> Iterator[Series]:
         yield span.steps(dict(key), when, [float(count + 1) for count in range(len(when))])
 
 
-def _xids(found: Sequence[Known], span: _Span) -> Iterator[Series]:
+def _xids(found: Sequence[Known], span: Span) -> Iterator[Series]:
     """Yield the last Xid of each GPU that has had one."""
     by_gpu: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
     for one in found:
@@ -341,7 +320,7 @@ def _gpu(one: Known) -> dict[str, str]:
     return {"__name__": "log_xid", "node": node, "pci": one.groups["pci"]}
 
 
-def _failed(fatal: Sequence[float], progress: Progress, span: _Span, job: str) -> Series:
+def _failed(fatal: Sequence[float], progress: Progress, span: Span, job: str) -> Series:
     """Return whether the job has failed and not stepped since."""
     changes: dict[float, float] = {span.start: 0.0}
     until = -np.inf
@@ -352,7 +331,7 @@ def _failed(fatal: Sequence[float], progress: Progress, span: _Span, job: str) -
     return span.steps({"__name__": "log_failed", "job_id": job}, list(changes), list(changes.values()))
 
 
-def _last_events(logs: Logs, span: _Span, job: str) -> Iterator[Series]:
+def _last_events(logs: Logs, span: Span, job: str) -> Iterator[Series]:
     """Yield what the last line of each rank is about, where it names an event, from when it was written."""
     for rank, end in logs.last().items():
         if rank and end.line.event and end.line.time is not None and end.line.time <= span.end:
@@ -388,12 +367,12 @@ def _failures(found: Sequence[Known], reading: _Reading, job: str) -> list[Failu
     return sorted(own.values(), key=lambda one: (one.time, natural(one.labels["rank"])))
 
 
-def _ordered(failures: Sequence[Failure], span: _Span) -> Iterator[tuple[Series, Line]]:
-    """Yield for each rank that failed how many others did so before it, and the line that says so."""
-    times = [one.time for one in failures]
+def _ordered(failures: Sequence[Failure], span: Span) -> Iterator[tuple[Series, Line]]:
+    """Yield for each rank that failed whether it was the first, and the line that says so."""
+    begin = min((one.time for one in failures), default=0.0)
     for one in failures:
-        earlier = bisect_right(times, one.time - APART)
-        yield span.since({"__name__": "log_failed_before", **one.labels}, one.time, float(earlier)), one.line
+        first = float(one.time <= begin + APART)
+        yield span.since({"__name__": "log_failed_first", **one.labels}, one.time, first), one.line
 
 
 def _quotes(found: Sequence[Event]) -> list[LogLine]:
@@ -455,26 +434,3 @@ def places(said: Said, job: str) -> list[Series]:
             labels = {"__name__": "train_rank_info", "job_id": job, "rank": rank, "node": node, "gpu": str(gpu)}
             found.append(Series(labels, read_of.times, read_of.values))
     return found
-
-
-def carried(block: Block, until: float) -> Block:
-    """Return series with their last samples carried on to a time, as an exporter would show what has stopped."""
-    last = block.times[block.offsets[1:] - 1]
-    grids = [np.append(np.arange(time + STEP, until, STEP), until) if time < until else np.zeros(0) for time in last]
-    series = [
-        Series(
-            labels,
-            np.concatenate([block.times[begin:end], grid]),
-            np.concatenate([block.values[begin:end], np.full(len(grid), block.values[end - 1])]),
-        )
-        for labels, begin, end, grid in zip(
-            block.labels, block.offsets[:-1].tolist(), block.offsets[1:].tolist(), grids, strict=True
-        )
-    ]
-    offsets = np.concatenate(([0], np.cumsum([len(one.times) for one in series]))).astype(np.int64)
-    return Block(
-        block.labels,
-        offsets,
-        np.concatenate([one.times for one in series]),
-        np.concatenate([one.values for one in series]),
-    )

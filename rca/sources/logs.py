@@ -5,6 +5,7 @@ A line without a time happened when the last line with one was written, or so mu
 line of a file has a time, the last one was written when the file was.
 """
 
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from rca.ledger.values import Key, labels_of
 from rca.loglines import PATTERNS, Naming, Notes, find
 from rca.loglines import Logs as Lines
 from rca.loglines.known import Templates
+from rca.logs.steps import nodes_apart
 from rca.model import LogLine, Snapshot, Window
 from rca.parsers.reader import BLOCK, OTHERS, Reader, blocks, new_strainer, rank_of
 from rca.parsers.record import Record
@@ -27,10 +29,11 @@ from rca.plain import counted
 from rca.sources.blocks import nothing
 from rca.sources.foreign import Place, Ways, files, open_bytes, unreadable, zone_name
 from rca.sources.kept import Kept, Series, extent
-from rca.sources.logged import Said, carried, last_words, places
+from rca.sources.logged import Said, Told, last_words, places
 from rca.sources.logged import read as logged
 from rca.sources.ranks import DEFAULT
 from rca.sources.series import Store
+from rca.sources.spans import carried
 
 RESOLUTION = 5.0
 """Steps shorter than this, in seconds, are looked at together: a scrape would not see them one by one either."""
@@ -40,6 +43,8 @@ _SUFFIXES = tuple(
 SILENCE = 90.0
 """Seconds after the last line that are looked at of a job that has failed: that it takes no step in them is seen."""
 _LOOK = 4500.0
+WHOLE = 64 << 20
+"""Bytes of logs that are read from beginning to end; of more, what is asked for."""
 HEAD = 1 << 12
 """Bytes at the beginning of a log in which there is mostly a line with a time."""
 _SHOWN, _WIDEST = 3, 60
@@ -53,23 +58,45 @@ def read(place: Place, ways: Ways) -> "Spoken":
     lines = Lines(find([place.path], Naming(), PATTERNS, Notes()), ways.zone, Notes())
     if not found and not lines.files:
         raise SourceError(f"{place.shown}: no log in it, their names end in .log, .out, .err, .txt or .jsonl")
-    logs = Logs(Options(job=place.name or DEFAULT), ways)
-    for path in found:
-        logs.take(path)
-    series = logs.series()
-    said = (place.shown, logs.said(place.shown))
-    spoken = Spoken(series, said, Told(lines, Templates(lambda: ways.templates), place.name or DEFAULT))
-    if not series and not spoken.tells():
+    job, ahead = place.name or DEFAULT, nodes_apart(lines)
+    told = Told(replace(lines, offsets=ahead), Templates(lambda: ways.templates), job, ways.dumps)
+    reading = Reading(found, ways, told.lines)
+    covered = (reading.since(), np.inf)
+    logs = reading.logs(covered, job)
+    said = [*logs.said(place.shown), *(_apart(place.shown, node, seconds) for node, seconds in sorted(ahead.items()))]
+    spoken = Spoken(logs.series(), (place.shown, said), told)
+    spoken.reading, spoken.covered = reading, covered
+    if not spoken.blocks and not spoken.tells():
         raise SourceError(f"{place.shown}: {_strange(logs)}")
     return spoken
 
 
-class Told(NamedTuple):
-    """The lines of a job's logs, and what knows them; the job is `default` where nobody names it."""
+class Reading(NamedTuple):
+    """How the metrics of some logs are read."""
 
+    paths: Sequence[Path]
+    ways: Ways
     lines: Lines
-    templates: Templates
-    job: str
+
+    def since(self) -> float:
+        """Return from when on they are read at first: of large logs the end that is mostly asked for."""
+        last = [one.line.time for one in self.lines.last().values() if one.line.time is not None and not one.guessed]
+        large = sum(path.stat().st_size for path in self.paths) > WHOLE
+        return max(last) - _LOOK if last and large else -np.inf
+
+    def logs(self, stretch: tuple[float, float], job: str) -> "Logs":
+        """Read those of a stretch of time, and what stands at the beginning of each."""
+        logs = Logs(Options(job=job), self.ways)
+        known = {log.path: log for log in self.lines.files}
+        for path in self.paths:
+            log = known.get(str(path))
+            logs.take(path, self.lines.part(log, *stretch) if log is not None and np.isfinite(stretch[0]) else None)
+        return logs
+
+
+def _apart(shown: str, node: str, seconds: float) -> str:
+    which = "ahead" if seconds > 0 else "behind"
+    return f"{shown}: the clock of {node} is {abs(seconds):,.1f} s {which}, by the steps that all ranks end together; lines are corrected"
 
 
 class Spoken(Kept):
@@ -80,6 +107,8 @@ class Spoken(Kept):
         self.told_by = told
         self.placed = True
         self._own = dict(self.blocks)
+        self.reading: Reading | None = None
+        self.covered = (-np.inf, np.inf)
         self._read: tuple[float, float] | None = None
         self._said = Said((), (), failed=False)
 
@@ -99,6 +128,7 @@ class Spoken(Kept):
         made = Spoken((), (self.place, self.said), told)
         made._own = {name: block for name, block in own.blocks.items() if name in self._own}
         made.blocks = dict(made._own)
+        made.reading, made.covered = self.reading, self.covered
         return made
 
     def nobodys(self) -> bool:
@@ -135,12 +165,15 @@ class Spoken(Kept):
 
     def _look(self, start: float, end: float) -> None:
         """Read the lines of a stretch of time, unless that was done."""
-        if self._read is not None and self._read[0] <= start and end <= self._read[1]:
+        if self._read is not None and self._read[0] <= start and self._read[1] - SILENCE <= end <= self._read[1]:
             return
         self._read = (start, end)
+        if self.reading is not None and not self.covered[0] <= start <= end <= self.covered[1]:
+            self.covered = (start, end)
+            self._own = Kept(self.reading.logs(self.covered, self.told_by.job).series(), "").blocks
         steps = self._own.get("train_steps_total", nothing()).times
         steps = np.unique(steps[(steps >= start) & (steps <= end)])
-        self._said = logged(self.told_by.lines, self.told_by.templates, (start, end), steps, self.told_by.job)
+        self._said = logged(self.told_by, (start, end), steps)
         own = {name: carried(block, end) for name, block in self._own.items()} if self._said.failed else self._own
         ranks = places(self._said, self.told_by.job) if self.placed else []
         self.blocks = {**Kept([*self._said.series, *ranks], "").blocks, **own}
@@ -187,13 +220,13 @@ class Logs:
         self._columns: dict[Key, tuple[array[float], array[float]]] = {}
         self._timeless: list[Path] = []
 
-    def take(self, path: Path) -> None:
-        """Read one log from its beginning to its end."""
+    def take(self, path: Path, part: tuple[int, int] | None = None) -> None:
+        """Read one log, or what stands at its beginning and the lines that begin between two bytes."""
         clock, held, last = Clock(self._begin(path)), -np.inf, 0.0
         reader = self.readers[path] = self._reader(path)
         touched = self.ledger.values.touched
         touched.clear()
-        for record in _records(path, reader):
+        for record in _records(path, reader, part=part):
             time = clock.tell(record)
             if time >= held + RESOLUTION:
                 self._keep(last)
@@ -264,12 +297,21 @@ class Logs:
         return said
 
 
-def _records(path: Path, reader: Reader, size: int = BLOCK) -> Iterator[Record]:
-    """Yield the records of a file, so many bytes at once; raises SourceError where it cannot be read."""
+def _records(path: Path, reader: Reader, size: int = BLOCK, part: tuple[int, int] | None = None) -> Iterator[Record]:
+    """Yield the records of a file, so many bytes at once; of a part those from its beginning on, and of its block the rest.
+
+    Raises SourceError where the file cannot be read.
+    """
+    begin, end = part or (0, sys.maxsize)
     with open_bytes(path) as file:
         try:
-            for block in blocks(file, size):
+            if begin > HEAD:
+                yield from reader.take(next(blocks(file, HEAD)))
+                file.seek(max(begin, file.tell()))
+            for block in blocks(file, size if part is None else min(size, max(end - begin, HEAD))):
                 yield from reader.take(block)
+                if file.tell() >= end:
+                    break
         except (OSError, EOFError) as error:
             raise unreadable(path, error) from error
     yield from reader.flush()
