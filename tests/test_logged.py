@@ -82,6 +82,16 @@ def test_the_rank_that_its_peers_wait_for_is_named_with_what_it_did_last(tmp_pat
     assert len(report["last_words"]) == 8
 
 
+def test_a_rank_without_any_line_is_evidence_and_the_report_says_how_many_were_seen(tmp_path: Path) -> None:
+    said_of = "rank={} waiting on rank=5 for 1800s"
+    folder = job(tmp_path, {rank: [(END + 1800.0, said_of.format(rank))] for rank in range(WORLD)})
+    for path in folder.glob("node-0/rank_5.*"):
+        path.unlink()
+    report = diagnosed("--logs", folder)
+    assert first(report) == ("rank_stuck", {"job": "default", "rank": "5"})
+    assert any(one.endswith("15 of 16 ranks left lines, rank 5 left none") for one in report["warnings"])
+
+
 def test_the_first_failure_is_told_from_its_echoes(tmp_path: Path) -> None:
     report = diagnosed("--logs", job(tmp_path, crash(11, OOM)))
     assert report["symptom"] == "crashed"

@@ -89,14 +89,15 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Said:
-    """What was read: the series, lines to quote, whether the job has failed and not come back, and the node of each rank
-    that tells it.
+    """What was read: the series, lines to quote, whether the job has failed and not come back, the node of each rank that
+    tells it, and the ranks of the job that left no line at all.
     """
 
     series: Sequence[Series]
     quotes: Sequence[LogLine]
     failed: bool
     nodes: Mapping[str, str] = field(default_factory=dict)
+    wordless: Sequence[str] = ()
 
 
 class Event(NamedTuple):
@@ -268,7 +269,8 @@ def _said(
         first = min(waits, key=lambda line: line.time or 0.0)
         quotes += [quoted(one.labels, first) for one in series if one.labels["__name__"] == "log_waited_for"]
     quotes += [quoted(labels, one.line) for one in reading.known if (labels := _gpu(one))]
-    return Said(series, quotes, failed, reading.nodes)
+    wordless = [rank for rank in map(str, range(logs.world() or 0)) if rank not in logs.last()]
+    return Said(series, quotes, failed, reading.nodes, wordless if ranks else ())
 
 
 def _waited(

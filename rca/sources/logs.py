@@ -155,6 +155,15 @@ class Spoken(Kept):
         self._look(start, end)
         return super().names(start, end)
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return what was said when the logs were read, and how many ranks left no line."""
+        none = self._said.wordless
+        if not none:
+            return tuple(self.said)
+        world = self.told_by.lines.world() or 0
+        which = f"rank {none[0]} left none" if len(none) == 1 else f"{len(none):,} left none, such as rank {none[0]}"
+        return (*self.said, f"{self.place}: {world - len(none):,} of {world:,} ranks left lines, {which}")
+
     def quotes(self) -> tuple[LogLine, ...]:
         """Return the lines that stand behind what was asked for last."""
         return tuple(self._said.quotes)

@@ -105,7 +105,7 @@ def seen(world: World, library: Library, window: Window, deployment: Deployment 
         places = {job.id: Path(folder) / (job.id if len(jobs) > 1 else "") for job in jobs if job.logs is not None}
         spoken = [logs.read(Place("--scenario", str(place), name), ways) for name, place in places.items()]
         for one in spoken:
-            one.said = ()  # of a folder that nobody has named
+            one.place, one.said = "logs", ()  # of a folder that nobody has named
         several = Several([*spoken, store])
         found = logs.told(spoken, [store], window, lambda: assemble(several, library.in_use(), window, deployment))
         quotes, words = (tuple(_below(folder, line) for line in lines) for lines in (found.quotes, found.words))
