@@ -54,7 +54,7 @@ _OPTIONS = (
     click.option("--names", metavar="REGEX", help="Groups rank, node, attempt in paths."),
     click.option("--first-rank", type=int, default=0, callback=_counting, metavar="N", help="Rank of torchrun's process 0  [0]"),
     click.option("--zone", metavar="ZONE", help="Zone of times that name none  [this machine's]"),
-    click.option("--offsets", type=_FILE, metavar="FILE", help="Seconds that clocks are ahead, by node  [by shared steps]"),
+    click.option("--offsets", type=_FILE, metavar="FILE", help="Seconds that clocks are ahead  [by shared steps]"),
     click.option("--query", metavar="QUERY", help="Loki: the streams; Elasticsearch: a query."),
     click.option("--window", default="1h", metavar="DURATION", help="How far back a server is asked  [1h]"),
     click.option("--config", envvar="RCA_CONFIG", type=_CONFIG, metavar="FILE", help="Settings of this deployment, such as rca.yaml."),
