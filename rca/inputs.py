@@ -133,6 +133,8 @@ def opened(given: Inputs, settings: Settings, library: Library, step: Callable[[
     named += ["--prometheus"] if given.prometheus else []
     if given.dumps and not given.logs:
         raise UsageError("--dumps: dumps tell who waits, and logs of the same job when; name these too: --logs DIR")
+    if given.dumps and len(given.logs) > 1:
+        raise UsageError("--dumps: they are of one job, name its logs alone: --logs DIR")
     if alone and len(named) > 1:
         raise UsageError(f"{' and '.join(named)}: {alone[0]} stands alone, leave out the others")
     if given.recording is not None:

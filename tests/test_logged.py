@@ -1,6 +1,8 @@
 """What lines of logs say in a diagnosis: who failed first, who is waited for, and what a job has survived."""
 
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
@@ -14,10 +16,10 @@ from rca.cli import rca as program
 from rca.imports import Imports
 from rca.load import phrases
 from rca.sources.foreign import Place, Ways
-from rca.sources.logged import Progress
 from rca.sources.logs import Spoken, read
 from rca.sources.series import Block, Selector
 from rca.sources.spans import carried
+from rca.sources.survived import Progress
 
 WORLD = 16
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 5 has a total capacity of 79.15 GiB"
@@ -124,6 +126,67 @@ def test_who_is_told_to_end_has_not_crashed(text: str, tmp_path: Path) -> None:
     (folder / "launcher.log").write_text(said(END + 1.0, text), encoding="utf-8")
     report = diagnosed("--logs", folder)
     assert (report["symptom"], report["causes"]) == ("none", [])
+
+
+TRACE = "[rank11]: ValueError: bad batch"
+SLURM = (
+    said(END + 2.5, "srun: error: node-1: task 11: Exited with exit code 1"),
+    said(END + 3.0, "slurmstepd: error: *** STEP 7.0 ON node-0 CANCELLED AT 2026-03-01T14:06:43 ***"),
+)
+
+
+def test_a_scheduler_that_ends_a_job_for_its_failed_task_hides_nothing(tmp_path: Path) -> None:
+    folder = job(tmp_path, crash(11, TRACE, echo=END + 4.0))
+    (folder / "slurm-7.out").write_text("".join(SLURM), encoding="utf-8")
+    assert first(diagnosed("--logs", folder)) == ("application_error", {"job": "default", "rank": "11"})
+
+
+def test_what_is_told_as_a_warning_or_caught_takes_no_blame(tmp_path: Path) -> None:
+    failures = crash(11, OOM)
+    failures[3] = [(END - 50.0, "[rank3]: requests.exceptions.ConnectionError: upload failed")]
+    report = diagnosed("--logs", job(tmp_path, failures))
+    assert first(report) == ("application_error", {"job": "default", "rank": "11"})
+    assert likely(report) == ["application_error"]
+
+
+def test_a_traceback_without_a_time_is_of_the_last_change_of_its_file(tmp_path: Path) -> None:
+    folder = job(tmp_path, crash(11, OOM))
+    bare = folder / "node-1" / "rank_11.err"
+    bare.write_text(f"[rank11]: {OOM}\n", encoding="utf-8")
+    os.utime(bare, (END + 1.0, END + 1.0))
+    report = diagnosed("--logs", folder)
+    assert first(report) == ("application_error", {"job": "default", "rank": "11"})
+    assert any("taken to be of the file's last change" in one for one in report["warnings"])
+
+
+def test_a_person_who_ends_a_job_has_not_crashed_it(tmp_path: Path) -> None:
+    ended = "Received SIGTERM"
+    worker = "RuntimeError: DataLoader worker (pid 249) is killed by signal: Terminated. "
+    report = diagnosed("--logs", job(tmp_path, {rank: [(END + 1, ended), (END + 2, worker)] for rank in range(WORLD)}))
+    assert (report["symptom"], report["causes"]) == ("none", [])
+
+
+def test_ranks_whose_logs_are_elsewhere_are_not_accused(tmp_path: Path) -> None:
+    waits = "[rank{0}]: RuntimeError: [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds before timing out."
+    folder = job(tmp_path, {rank: [(END + 600.0, waits.format(rank))] for rank in range(WORLD)})
+    shutil.rmtree(folder / "node-1")
+    assert [one["cause"] for one in diagnosed("--logs", folder)["causes"]] in ([], ["unknown"])
+
+
+def test_a_clock_of_another_age_hides_nothing(tmp_path: Path) -> None:
+    folder = job(tmp_path, crash(11, OOM))
+    with (folder / "node-0" / "rank_2.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line(START + 1.6e9, 2, "step=101 loss=2.3", step=101))
+    assert first(diagnosed("--logs", folder)) == ("application_error", {"job": "default", "rank": "11"})
+
+
+def test_hosts_of_others_are_left_out_and_named(tmp_path: Path) -> None:
+    folder = job(tmp_path, crash(11, OOM))
+    kernel = f"{stamp(END + 1.0)} node-77 kernel: NVRM: Xid (PCI:0000:5C:00): 79, GPU has fallen off the bus.\n"
+    (folder / "kern.log").write_text(kernel, encoding="utf-8")
+    report = diagnosed("--logs", folder)
+    assert likely(report) == ["application_error"]
+    assert any("node-77" in one for one in report["warnings"])
 
 
 def test_the_kernel_of_a_host_names_the_gpu_that_is_lost(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Lines that templates know, and what they say of failures and of waits."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -26,6 +26,8 @@ _OWN_COUNT = frozenset({"COALESCED", "SEND", "RECV", "BATCHED_ISEND_IRECV"})
 Source: PyTorch, c10d::OpType, and ProcessGroupNCCL, which counts what is coalesced where it is called."""
 SPOKEN = 0.5
 """Who left no word is accused only where at least this share of the ranks left one: else most logs are elsewhere."""
+UNREAD = 1.0 / 16.0
+"""Of more than this share of the ranks without any log none is accused."""
 BEFORE, SOON = 600.0, 120.0
 """A failure is the reason of a wait, or of the end of the logs, where it came so many seconds before it at most, and so
 many after it: what a job has survived for longer is something else."""
@@ -136,11 +138,19 @@ class Heard:
         return waits
 
 
-def accused(waits: Waits) -> list[End]:
-    """Return the ends of waits that say who is to be looked at: of many that left no word only where most did."""
-    quiet = sum(end.why == "silent" for end in waits.ends)
+def accused(waits: Waits, known: Container[str]) -> list[End]:
+    """Return the ends of waits that say who is to be looked at; `known` ranks left lines at any time.
+
+    Of many that left no word of waiting only where most did; and of many that left no line at all nobody: their logs are
+    elsewhere.
+    """
+    quiet = [rank for end in waits.ends if end.why == "silent" for rank in end.ranks]
     trusted = bool(waits.of) and waits.spoke >= SPOKEN * waits.of
-    return [end for end in waits.ends if end.why != "silent" or quiet < 2 or trusted]
+    unread = frozenset(rank for rank in quiet if rank not in known)
+    lost = unread if len(unread) > max(1.0, UNREAD * waits.of) else frozenset()
+    return [
+        end for end in waits.ends if end.why != "silent" or (not lost & set(end.ranks) and (len(quiet) < 2 or trusted))
+    ]
 
 
 def _group(groups: Mapping[str, str]) -> str:

@@ -33,6 +33,7 @@ from rca.loglines.stamps import Stamps
 from rca.loglines.wanted import ALWAYS, Names, Sieve, Telling, Wanted, chosen
 
 _CHUNK = 32 << 20
+UNTIMED = "no line tells a time, so none is taken for one of the time asked for"
 SAMPLE = 1 << 16
 TAIL = 1 << 14
 _MOST = 0.8
@@ -296,7 +297,7 @@ class _Page:
                 part = (parts.pop()[0], part[1])
             parts.append(part)
         if not self.timeline.timed:
-            self._notes.of("no line tells a time, so none is taken for one of the time asked for", self._log.path)
+            self._notes.of(UNTIMED, self._log.path)
             return []
         if not self.timeline.ordered:
             self._notes.of("is not in order of time, and was read whole", self._log.path)

@@ -77,7 +77,7 @@ def _first(failures: Sequence[Known], waits: Waits, ends: Mapping[str, Ends]) ->
 def _waited(waits: Waits, ends: Mapping[str, Ends], failures: Sequence[Known]) -> Iterator[Suspect]:
     """Yield those that are waited for and of whom no failure is known."""
     told = {one.rank for one in failures}
-    for end in accused(waits):
+    for end in accused(waits, ends):
         if told & set(end.ranks):
             continue
         last = ends.get(end.ranks[0]) if len(end.ranks) == 1 else None

@@ -12,6 +12,7 @@
 | `log_waited_for` | of whom a wait ends at: how many ranks wait for it, and why it is held to be the end |
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -24,14 +25,14 @@ from rca.hook import events
 from rca.loglines import Line, Logs, Wanted, spelt
 from rca.loglines.heard import NO_DUMPS, WAITS, Heard, Known, accused, known
 from rca.loglines.known import Templates
+from rca.loglines.read import UNTIMED
 from rca.model import Floats, LogLine
 from rca.phrases import Matcher
 from rca.plain import natural
 from rca.sources.kept import Series
 from rca.sources.spans import STEP, Span
+from rca.sources.survived import GOES_ON, Progress
 
-GOES_ON = 60.0
-"""A step so many seconds after a failure shows that the job has survived it; what comes sooner was under way."""
 ENDING = 120.0
 """Seconds in which the processes of a job end once the whole of it was told to."""
 APART = 1.0
@@ -50,47 +51,10 @@ _PLACE = frozenset({"job_id", "rank", "node"})
 _TEXT = 400
 
 
-class Progress(NamedTuple):
-    """When a job took steps, ascending unix seconds; where no line tells of any, when its ranks wrote calm lines."""
-
-    steps: Floats
-
-    @property
-    def last(self) -> float:
-        """Return when the last step was taken."""
-        return float(self.steps[-1]) if len(self.steps) else -np.inf
-
-    def after(self, time: float) -> float:
-        """Return when the job first stepped after a failure, infinity where it never did.
-
-        >>> progress = Progress(np.array([0.0, 30.0, 50.0, 500.0]))
-        >>> progress.after(0.0), progress.after(450.0)
-        (500.0, inf)
-        """
-        later = int(np.searchsorted(self.steps, time + GOES_ON))
-        return float(self.steps[later]) if later < len(self.steps) else np.inf
-
-    def goes_on(self, time: float) -> bool:
-        """Say whether a job went on stepping after a failure as if nothing had been.
-
-        >>> Progress(np.array([0.0, 30.0, 65.0])).goes_on(1.0), Progress(np.array([0.0, 30.0, 500.0])).goes_on(1.0)
-        (True, False)
-        """
-        later = int(np.searchsorted(self.steps, time + GOES_ON))
-        return 0 < later < len(self.steps) and float(self.steps[later] - self.steps[later - 1]) <= 2.0 * GOES_ON
-
-    def stands(self, one: Known) -> bool:
-        """Say whether a line belongs to a failure that the job has not survived; who waits must have done so for long."""
-        time = one.line.time or 0.0
-        if one.template.fatal or not WAITS & one.groups.keys():
-            return time >= self.last - GOES_ON
-        return time >= self.last + GOES_ON and float(one.groups.get("ran_ms", np.inf)) >= 1000.0 * GOES_ON
-
-
 @dataclass(frozen=True)
 class Said:
     """What was read: the series, lines to quote, whether the job has failed and not come back, the node of each rank that
-    tells it, and the ranks of the job that left no line at all.
+    tells it, the ranks of the job that left no line at all, and hosts on which none of them runs.
     """
 
     series: Sequence[Series]
@@ -98,6 +62,7 @@ class Said:
     failed: bool
     nodes: Mapping[str, str] = field(default_factory=dict)
     wordless: Sequence[str] = ()
+    strangers: frozenset[str] = frozenset()
 
 
 class Event(NamedTuple):
@@ -193,8 +158,13 @@ def read(told_by: Told, stretch: tuple[float, float], steps: Floats) -> Said:
         told = {one.event for one in templates.matcher.templates.values()} | {*serious, _PLAIN}
         wanted = replace(wanted, events=spelt(frozenset(told) - {""}))
     reading.take(replace(logs, names=listener).lines(wanted), serious)
-    reading.known = [one for one in listener.heard if one.line.time is not None and start <= one.line.time <= end]
+    heard_all = [*listener.heard, *_untimed(logs, templates)]
+    reading.known = [one for one in heard_all if one.line.time is not None and start <= one.line.time <= end]
     progress = Progress(steps if len(steps) else np.array(sorted(reading.calm)))
+    ends = {rank: one.line.time or np.inf for rank, one in logs.last().items()}
+    reading.known = [one for one in reading.known if len(steps) or _ends_there(one, ends)]
+    strangers = _strangers(reading)
+    reading.known = [one for one in reading.known if one.rank is not None or one.line.node not in strangers]
     sources = {one.line.source for one in reading.known}
     found = [_event(one, job, reading) for one in reading.known]
     for line in reading.named:
@@ -205,7 +175,33 @@ def read(told_by: Told, stretch: tuple[float, float], steps: Floats) -> Said:
     for one in reading.known:
         if progress.stands(one):
             heard.take(one)
-    return _said(reading, (found, heard), (stretch, progress), told_by)
+    return replace(_said(reading, (found, heard), (stretch, progress), told_by), strangers=strangers)
+
+
+def _untimed(logs: Logs, templates: Templates) -> Iterator[Known]:
+    """Yield the known lines of files that tell no time at all, as of when each was last written."""
+    changed = {log.path: log.changed for log in logs.files if log.path in logs.notes.files.get(UNTIMED, ())}
+    listener = Listener(templates)
+    for _ in replace(logs, files=[log for log in logs.files if log.path in changed], names=listener).lines(Wanted()):
+        pass
+    for one in listener.heard:
+        yield (
+            one
+            if one.line.time is not None
+            else one._replace(line=one.line._replace(time=changed[one.line.source.file]))
+        )
+
+
+def _ends_there(one: Known, ends: Mapping[str, float]) -> bool:
+    """Say whether the rank of a line wrote no more a minute later, as far as that is known."""
+    return one.line.rank is None or (one.line.time or 0.0) >= ends.get(one.line.rank, -np.inf) - GOES_ON
+
+
+def _strangers(reading: _Reading) -> frozenset[str]:
+    """Return the hosts that lines are of and on which no rank runs, where it is known on which ranks do."""
+    homes = {node.partition(".")[0].lower() for node in reading.nodes.values()}
+    told = {one.line.node for one in reading.known if one.line.node and one.rank is None}
+    return frozenset(node for node in told if homes and node.partition(".")[0].lower() not in homes)
 
 
 def _serious(matcher: Matcher) -> dict[str, bool]:
@@ -223,7 +219,8 @@ def _event(one: Known, job: str, reading: _Reading) -> Event:
     labels |= {name: groups[name] for name in ("pci", "nic") if name in groups and node}
     if "nic" in labels:
         labels["device"] = labels.pop("nic")
-    return Event(labels, one.line, template.fatal, template.entity == "job")
+    calm = one.line.level in _CALM and template.role == "root"  # it was caught, and told as a warning
+    return Event(labels, one.line, template.fatal and not calm, template.entity == "job")
 
 
 def _whose(rank: str | None, node: str | None, job: str) -> dict[str, str]:
@@ -239,7 +236,7 @@ def _said(
     ranks = sorted({*filter(None, logs.last()), *reading.nodes}, key=natural)
     fatal = _fatal(found)
     since = next((time for time in fatal if progress.after(time) == np.inf), None)
-    waiting = min(heard.began, default=min(max(progress.last, start), end) if dumps.calls or dumps.words else None)
+    waiting = min(heard.began, default=min(max(progress.last, start), end) if _waiting(dumps) else None)
     failed = since is not None or waiting is not None
     until = end if failed else min(reading.last, end)
     if until < start:
@@ -264,13 +261,20 @@ def _said(
     if waiting is not None:
         series += [span.since(labels, waiting, many) for labels, many in _waited(heard, reading, ranks, told_by)]
     quotes = [*_quotes(found), *(quoted(one.labels, line) for one, line in ordered)]
-    waits = [one.line for one in reading.known if WAITS & one.groups.keys()]
-    if waits:
-        first = min(waits, key=lambda line: line.time or 0.0)
-        quotes += [quoted(one.labels, first) for one in series if one.labels["__name__"] == "log_waited_for"]
+    waits = sorted((one for one in reading.known if WAITS & one.groups.keys() and progress.stands(one)), key=_when)
+    for one in series if waits else ():
+        if one.labels["__name__"] == "log_waited_for":
+            own = (wait for wait in waits if one.labels["rank"] in wait.groups.get("waited_for", "").split(","))
+            quotes.append(quoted(one.labels, next(own, waits[0]).line))
     quotes += [quoted(labels, one.line) for one in reading.known if (labels := _gpu(one))]
-    wordless = [rank for rank in map(str, range(logs.world() or 0)) if rank not in logs.last()]
-    return Said(series, quotes, failed, reading.nodes, wordless if ranks else ())
+    numbered = bool(ranks) and all(map(str.isdecimal, ranks))
+    wordless = [rank for rank in map(str, range(logs.world() or 0)) if numbered and rank not in logs.last()]
+    return Said(series, quotes, failed, reading.nodes, wordless)
+
+
+def _waiting(dumps: Dumps) -> bool:
+    """Say whether dumps tell of anybody who waits."""
+    return bool(dumps.words) or any(call.waits for call in dumps.calls)
 
 
 def _waited(
@@ -279,17 +283,31 @@ def _waited(
     """Yield the labels of each rank that a wait ends at, and how many ranks wait for it."""
     world = told_by.lines.world()
     everybody = [str(rank) for rank in range(world)] if world is not None else ranks
-    for wait in accused(heard.waits(everybody, told_by.dumps)):
+    ends = told_by.lines.last()
+    begin = min(heard.began, default=np.inf)
+    for wait in accused(heard.waits(everybody, told_by.dumps), ends):
         for rank in wait.ranks:
+            writes = rank in ends and (ends[rank].line.time or -np.inf) > begin + GOES_ON
+            why = "busy" if writes and wait.why == "silent" else wait.why
             place = _whose(rank, reading.nodes.get(rank), told_by.job)
-            yield {"__name__": "log_waited_for", "why": wait.why, **place}, float(max(wait.waiting, 1))
+            yield {"__name__": "log_waited_for", "why": why, **place}, float(max(wait.waiting, 1))
+
+
+def _when(one: Known) -> float:
+    return one.line.time or 0.0
 
 
 def _fatal(found: Sequence[Event]) -> list[float]:
-    """Return when processes of a job ended, ascending; what follows on the end of the whole job is no failure of it."""
-    ended = sorted(event.line.time or 0.0 for event in found if event.fatal and event.whole)
-    times = sorted(event.line.time or 0.0 for event in found if event.fatal and not event.whole)
-    return [time for time in times if not any(end <= time <= end + ENDING for end in ended)]
+    """Return when processes of a job ended, ascending.
+
+    Where the whole job was told to end and nothing had failed, what it brings about on the ranks is no failure.
+    """
+    times = sorted((event.line.time or 0.0, event.labels["role"]) for event in found if event.fatal and not event.whole)
+    own = [time for time, role in times if role != "echo"]
+    ended = [event.line.time or 0.0 for event in found if event.fatal and event.whole]
+    told = [end for end in ended if bisect_right(own, end + GOES_ON) == bisect_left(own, end - GOES_ON)]
+    first, last = min(told, default=np.inf), max(told, default=-np.inf)
+    return [time for time, role in times if role != "echo" or not first <= time <= last + ENDING]
 
 
 def _counted(found: Sequence[Event], span: Span) -> Iterator[Series]:
@@ -405,10 +423,11 @@ def last_words(logs: Logs, job: str, end: float) -> list[LogLine]:
         for log in logs.files
         if log.owner.rank is not None and not log.packed and ends.get(log.owner.rank, end) <= end
     ]
+    paths = {log.path for log in alone}
     found: dict[str, list[Line]] = {}
     for line in chain(
         (line for log in alone for line in logs.tail(log, _TAIL)),
-        replace(logs, files=[log for log in logs.files if log not in alone]).lines(
+        replace(logs, files=[log for log in logs.files if log.path not in paths]).lines(
             Wanted(latest={rank: min(time, end) for rank, time in ends.items()}, last=LAST_WORDS)
         ),
     ):
@@ -422,6 +441,20 @@ def last_words(logs: Logs, job: str, end: float) -> list[LogLine]:
     return words
 
 
+def _whole(ranks: Sequence[str]) -> bool:
+    """Say whether ranks are all of a node, as launchers number them.
+
+    >>> _whole(["9", "8", "11", "10"]), _whole(["3"]), _whole(["4", "6"])
+    (True, False, False)
+    """
+    if not all(map(str.isdecimal, ranks)):
+        return False
+    numbers = sorted(map(int, ranks))
+    return (
+        numbers == list(range(numbers[0], numbers[0] + len(ranks))) and numbers[0] % len(ranks) == 0 and len(ranks) > 1
+    )
+
+
 def places(said: Said, job: str) -> list[Series]:
     """Return info series that place ranks on nodes, and on the GPUs there: the i-th rank of a node is taken to use GPU i."""
     read_of = next((one for one in said.series if one.labels["__name__"] == "log_read"), None)
@@ -432,7 +465,8 @@ def places(said: Said, job: str) -> list[Series]:
         on.setdefault(node, []).append(rank)
     found = []
     for node, ranks in sorted(on.items()):
-        for gpu, rank in enumerate(sorted(ranks, key=natural)):
-            labels = {"__name__": "train_rank_info", "job_id": job, "rank": rank, "node": node, "gpu": str(gpu)}
-            found.append(Series(labels, read_of.times, read_of.values))
+        for rank in ranks:
+            labels = {"__name__": "train_rank_info", "job_id": job, "rank": rank, "node": node}
+            gpu = {"gpu": str(int(rank) % len(ranks))} if _whole(ranks) else {}
+            found.append(Series({**labels, **gpu}, read_of.times, read_of.values))
     return found

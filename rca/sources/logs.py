@@ -21,6 +21,7 @@ from rca.ledger.values import Key, labels_of
 from rca.loglines import PATTERNS, Naming, Notes, find
 from rca.loglines import Logs as Lines
 from rca.loglines.known import Templates
+from rca.loglines.read import UNTIMED
 from rca.logs.steps import nodes_apart
 from rca.model import LogLine, Snapshot, Window
 from rca.parsers.reader import BLOCK, OTHERS, Reader, blocks, new_strainer, rank_of
@@ -45,6 +46,7 @@ SILENCE = 90.0
 _LOOK = 4500.0
 WHOLE = 64 << 20
 """Bytes of logs that are read from beginning to end; of more, what is asked for."""
+_MTIME = "no line tells a time, what is known in it is taken to be of the file's last change"
 HEAD = 1 << 12
 """Bytes at the beginning of a log in which there is mostly a line with a time."""
 _SHOWN, _WIDEST = 3, 60
@@ -55,7 +57,8 @@ _ENDS = {"step", "overflow"}
 def read(place: Place, ways: Ways) -> "Spoken":
     """Read a log, or all logs of a folder, as those of one job; raises SourceError where none of them is one."""
     found = files(place.file(), _SUFFIXES)
-    lines = Lines(find([place.path], Naming(), PATTERNS, Notes()), ways.zone, Notes())
+    notes = Notes()
+    lines = Lines(find([place.path], Naming(), PATTERNS, notes), ways.zone, notes)
     if not found and not lines.files:
         raise SourceError(f"{place.shown}: no log in it, their names end in .log, .out, .err, .txt or .jsonl")
     job, ahead = place.name or DEFAULT, nodes_apart(lines)
@@ -80,9 +83,8 @@ class Reading(NamedTuple):
 
     def since(self) -> float:
         """Return from when on they are read at first: of large logs the end that is mostly asked for."""
-        last = [one.line.time for one in self.lines.last().values() if one.line.time is not None and not one.guessed]
-        large = sum(path.stat().st_size for path in self.paths) > WHOLE
-        return max(last) - _LOOK if last and large else -np.inf
+        last, large = latest(self.lines), sum(log.size for log in self.lines.files) > WHOLE
+        return last - _LOOK if last is not None and large else -np.inf
 
     def logs(self, stretch: tuple[float, float], job: str) -> "Logs":
         """Read those of a stretch of time, and what stands at the beginning of each."""
@@ -97,6 +99,21 @@ class Reading(NamedTuple):
 def _apart(shown: str, node: str, seconds: float) -> str:
     which = "ahead" if seconds > 0 else "behind"
     return f"{shown}: the clock of {node} is {abs(seconds):,.1f} s {which}, by the steps that all ranks end together; lines are corrected"
+
+
+def latest(lines: Lines) -> float | None:
+    """Return when the last line was written; a clock that is more than a day ahead of most is not believed."""
+    times = sorted(one.line.time for one in lines.last().values() if one.line.time is not None and not one.guessed)
+    return max((time for time in times if time <= times[len(times) // 2] + 86400.0), default=None)
+
+
+def _noted(notes: Notes) -> Iterator[str]:
+    """Say what reading lines met that may hide something."""
+    for said, paths in sorted(notes.files.items()):
+        if "zone" in said:  # the reader of metrics has said that
+            continue
+        more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
+        yield f"{paths[0]}{more}: {_MTIME if said == UNTIMED else said}"
 
 
 class Spoken(Kept):
@@ -118,8 +135,10 @@ class Spoken(Kept):
         lines, own = self.told_by.lines, extent(self._own.values())
         if own is None:
             return lines.span()
-        last = [one.line.time for one in lines.last().values() if one.line.time is not None and not one.guessed]
-        return own[0], max(own[1], *last) if last else own[1]
+        last = latest(lines)
+        if last is None:
+            return own
+        return min(own[0], last), last if own[1] > last + 86400.0 else max(own[1], last)
 
     def of_job(self, job: str) -> "Spoken":
         """Return the same with all that is of the job `default` named to be of this one."""
@@ -143,10 +162,9 @@ class Spoken(Kept):
     def extent(self) -> tuple[float, float] | None:
         """Return the times of the first and the last sample or line; of a job that has failed a while more, in which
         nothing came."""
-        ends = [end for end in (extent(self._own.values()), self._span) if end is not None]
-        if not ends:
+        if self._span is None:
             return None
-        first, last = min(end[0] for end in ends), max(end[1] for end in ends)
+        first, last = self._span
         self._look(max(first, last - _LOOK), last + SILENCE)
         return first, last + SILENCE * self._said.failed
 
@@ -157,12 +175,17 @@ class Spoken(Kept):
 
     def warnings(self) -> tuple[str, ...]:
         """Return what was said when the logs were read, and how many ranks left no line."""
+        said = [*self.said, *_noted(self.told_by.lines.notes)]
+        if strange := sorted(self._said.strangers):
+            said.append(
+                f"{self.place}: hosts on which no rank of the job runs are left out: {counted(len(strange), 'host')}, {strange[0]}"
+            )
         none = self._said.wordless
         if not none:
-            return tuple(self.said)
+            return tuple(said)
         world = self.told_by.lines.world() or 0
         which = f"rank {none[0]} left none" if len(none) == 1 else f"{len(none):,} left none, such as rank {none[0]}"
-        return (*self.said, f"{self.place}: {world - len(none):,} of {world:,} ranks left lines, {which}")
+        return (*said, f"{self.place}: {world - len(none):,} of {world:,} ranks left lines, {which}")
 
     def quotes(self) -> tuple[LogLine, ...]:
         """Return the lines that stand behind what was asked for last."""
