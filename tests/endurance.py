@@ -17,11 +17,11 @@ import numpy as np
 import requests
 import servers
 from own_process import Own, awaited, running, scaled_rules, serve
+from read_once import load
 
 from rca import openmetrics
 from rca.archive import Archive
 from rca.config import Settings
-from rca.load import load
 from rca.metrics import Metrics
 from rca.model import Floats, seconds
 from rca.physics.world import simulate

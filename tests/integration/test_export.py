@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servers
+from read_once import load
 
 from rca import openmetrics
 from rca.export import grafana
@@ -17,7 +18,6 @@ from rca.export.expressions import Catalogue, Labels
 from rca.export.prometheus import export, render
 from rca.inputs import Inputs, look
 from rca.library import Library
-from rca.load import load
 from rca.plain import stamp
 from rca.sources.scenario import stage
 
@@ -50,7 +50,7 @@ NOT_SIMULATED = {
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return load(None, [])
+    return load()
 
 
 @pytest.fixture(scope="module")
