@@ -156,7 +156,7 @@ def test_shards_share_the_jobs(tmp_path: Path) -> None:
     for number in (1, 2):
         archive = Archive(f"sqlite:///{tmp_path / str(number)}.db")
         cluster = Cluster("cooling_fault", archive, shard=Shard(number, 2))
-        cluster.run(720)
+        cluster.run(480)
         found += archive.incidents()
         archive.close()
     assert [one.cause for one in found] == ["gpu_thermal_throttling"]
@@ -181,7 +181,7 @@ def test_alerts_go_to_every_peer_and_again_after_one_was_away(archive: Archive) 
     ):
         settings = Settings(interval="1m", alertmanagers=(well.url, ill.url), incidents=Keeping(keep_firing_for="1m"))
         cluster = Cluster("cooling_fault", archive, settings)
-        cluster.run(720)
+        cluster.run(540)
         assert well.requests
         assert cluster.count("rca_notifications_failed_total") > 0
         assert cluster.count("rca_notifications_sent_total") > 0
