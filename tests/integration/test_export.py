@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import remote_write
 import servers
 from read_once import load
 
@@ -58,7 +59,9 @@ def server(start_prometheus: Callable[..., str], tmp_path_factory: pytest.TempPa
     scenario = tmp_path_factory.mktemp("export") / "scenario.yaml"
     scenario.write_text(SCENARIO)
     world = stage(scenario, None)
-    return start_prometheus("".join(openmetrics.lines(world))), world.end
+    url = start_prometheus(flags=remote_write.FLAGS)
+    remote_write.send(url, world)
+    return url, world.end
 
 
 def ask(server: tuple[str, float], path: str, **parameters: str) -> list[dict[str, object]]:
