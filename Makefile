@@ -6,7 +6,9 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALLED = $(VENV)/.installed
-PYTEST_ARGS ?= -n 3 --dist loadfile  # one more than the two cores of CI: some tests mostly wait for servers
+# One process more than the two cores of CI, as some tests mostly wait for servers, and files in the order of their names:
+# xdist would begin with those of many tests and end with the longest, beside which nothing is left to do.
+PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 
@@ -35,7 +37,7 @@ servers:  ## install Prometheus, Alertmanager and VictoriaMetrics from Debian, w
 	@.ci/servers
 
 test: setup servers  ## run every test
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 static: setup  ## check format, style, types, import contracts and the rules
 	@$(BIN)/ruff format --check .

@@ -6,9 +6,11 @@ from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from read_once import load
+
 from rca.config import Server
 from rca.imports import Imports
-from rca.load import imports, load, shipped
+from rca.load import imports, shipped
 from rca.physics.world import World
 from rca.promql import metric_names
 from rca.sources.foreign import Place, Ways

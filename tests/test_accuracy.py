@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from memory_store import END, MemoryStore, series, ticks
 from msgspec import structs
+from read_once import load
 
 from benchmarks.plays import SCENARIOS, Deaf, Play, day, files, moved, noisier, played, staged, watched
 from benchmarks.rivals import LIMITS, limits, loudest
 from benchmarks.scores import Outcome, Said, Truth, summarise
 from benchmarks.tables import one_line, tables
 from rca.library import Entities, Library, Signal
-from rca.load import load
 from rca.model import Measurement, Snapshot, Table, seconds
 from rca.physics.written import Fault
 from rca.sources.scenario import read

@@ -16,11 +16,11 @@ from pathlib import Path
 import made_up
 import pytest
 from own_server import wait_until
+from read_once import load
 
 from rca.apart import Apart
 from rca.config import Settings
 from rca.errors import Problem, ProblemsError, SourceError, UsageError
-from rca.load import load
 from rca.metrics import Look
 from rca.plain import unix
 from rca.render.json import render

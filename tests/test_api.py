@@ -7,10 +7,10 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from own_server import NOW, Engine, backend, report, running
+from read_once import load
 from test_serve import PACE
 
 from rca.config import Serving
-from rca.load import load
 from rca.serve.openapi import document
 
 EXAMPLES = 20

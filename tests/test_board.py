@@ -4,9 +4,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+from read_once import load
 from readings import per_step
 
-from rca.load import load
 from rca.model import Floats, Window
 from rca.physics.check import problems
 from rca.physics.world import World, simulate

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from read_once import load
 from synthetic import Job
 
 from rca.diagnose import diagnose
 from rca.library import Library
-from rca.load import load
 from rca.model import Cause, Measurement, Report, Snapshot, Table
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 import pytest
+from read_once import load
 
 from rca import __version__
 from rca.cli import rca
-from rca.load import load
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(

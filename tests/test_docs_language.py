@@ -8,12 +8,13 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from read_once import load
 
 from rca import config, detectors, library, promql
 from rca.diagnose import diagnose
 from rca.errors import Problem, ProblemsError
 from rca.inputs import changes
-from rca.load import check, dcgm_aliases, load, metric_types
+from rca.load import check, dcgm_aliases, metric_types
 from rca.model import Window
 from rca.phrases.template import Pattern, Template
 from rca.physics import written

@@ -5,12 +5,13 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from read_once import load
 from small_library import entities, signal
 
 from docs import catalogue, generate, picture, rule_page, words
 from rca import detectors
 from rca.library import Effect, Library, Rule
-from rca.load import load, phrases, shipped, table
+from rca.load import phrases, shipped, table
 
 LIBRARY = load()
 PAGES = generate.pages(LIBRARY)

@@ -3,12 +3,12 @@
 import msgspec
 import numpy as np
 import pytest
+from read_once import load
 from synthetic import Job
 
 from rca.detectors import Above, All, Any, Below, Condition, Logged, Not, Unless
 from rca.evaluate import Look, median
 from rca.library import Library, Override, Rule
-from rca.load import load
 from rca.rows import hold
 
 

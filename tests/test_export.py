@@ -10,15 +10,16 @@ import servers
 import yaml
 from click.testing import CliRunner
 from exported import CHANGE, series
+from read_once import load
 
 from docs import paste
 from rca import cli
+from rca import load as every_time
 from rca.errors import UsageError
 from rca.export import alertmanager, grafana
 from rca.export.expressions import Catalogue, Labels, read_labels
 from rca.export.prometheus import export, name, render
 from rca.library import Library, seconds
-from rca.load import load
 from rca.promql import parse
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +28,7 @@ ONE_NODE = Labels({"node": "node"})
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return load(None, [])
+    return load()
 
 
 def promtool(*arguments: str | Path) -> str:
@@ -248,7 +249,7 @@ def test_peers_are_those_whose_labels_the_series_carry(tmp_path: Path) -> None:
     rule = tmp_path / "rules" / "physical" / "hot_among_peers.yaml"
     rule.parent.mkdir(parents=True)
     rule.write_text(PEERS)
-    text, _ = render(load(None, [tmp_path / "rules"]), Labels())
+    text, _ = render(every_time.load(None, [tmp_path / "rules"]), Labels())
     (tmp_path / "rca.rules.yml").write_text(text)
     inputs = [
         {

@@ -8,12 +8,12 @@ import importing
 import msgspec
 import numpy as np
 import pytest
+from read_once import load
 from tensorboardX import SummaryWriter
 
 from rca import cli
 from rca.diagnose import diagnose
 from rca.errors import SourceError, UsageError
-from rca.load import load
 from rca.model import Window
 from rca.physics.world import World
 from rca.sources import nvidia_smi

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from read_once import load
 from synthetic import Job
 
 from rca.evaluate import Look
 from rca.library import Library
-from rca.load import load
 from rca.model import Floats
 
 LATE = 260  # column of the whole matrix, twenty after the window began

@@ -1,10 +1,10 @@
 """What was ill before is likelier to be ill again."""
 
+from read_once import load
 from synthetic import Job
 from test_diagnose import heat, probability
 
 from rca.diagnose import diagnose
-from rca.load import load
 
 
 def test_each_earlier_incident_of_a_cause_in_a_place_makes_it_likelier_there() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import servers
 from made_torch import Torch
+from read_once import load
 
 from rca.hook import Hook, Identity, Layout, Place, Settings, Surroundings
 from rca.hook.series import METRICS, Series
-from rca.load import load, metric_types
+from rca.load import metric_types
 from rca.promql import plan, samples
 
 LIBRARY = load()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
+from read_once import load
 from sample_report import cooling_fault, healthy, inconclusive, silent_data_skew
 from servers import chromium
 
 from rca.diagnose import diagnose
-from rca.load import load
 from rca.model import EntityRef, Report, Window
 from rca.picture import Picture, draw
 from rca.plain import unix

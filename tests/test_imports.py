@@ -2,10 +2,11 @@
 
 import importing
 import pytest
+from read_once import load
 
 from rca.errors import ProblemsError
 from rca.imports import Imports
-from rca.load import check, imports, load, shipped
+from rca.load import check, imports, shipped
 from rca.promql import metric_names
 
 KNOWN = {name for signal in load().signals.values() for query in signal.queries for name in metric_names(query)}

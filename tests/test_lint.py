@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+from read_once import load
 from rules_folder import ENTITIES, HOT, SIGNALS, SLOW, write
 
 from rca.errors import Problem
 from rca.library import Entities
 from rca.lint import columns, is_finer, order
-from rca.load import check, load, survey
+from rca.load import check, survey
 from rca.places import Places
 
 CLOCK = """\

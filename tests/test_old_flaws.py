@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import yaml
+from read_once import load
 
 from rca.diagnose import SURE, diagnose
 from rca.earlier import earlier
 from rca.incidents import sightings
-from rca.load import load
 from rca.model import Report, Window
 from rca.physics.world import simulate
 from rca.render._words import verdict

@@ -16,6 +16,7 @@ from courses import course, noted
 from made_up import SCENARIOS
 from own_server import NOW, Engine, Slow, backend, get, refused, running
 from playwright.sync_api import Browser, Page
+from read_once import load
 from servers import chromium
 from test_incidents import ILL
 
@@ -25,7 +26,6 @@ from rca.diagnose import diagnose
 from rca.errors import SourceError, UsageError
 from rca.incidents import Note, Pace
 from rca.library import Library
-from rca.load import load
 from rca.metrics import Look
 from rca.model import EntityRef, Report, Window
 from rca.plain import stamp, unix

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import SCENARIOS
+from read_once import load
 from small_library import entities
 
 from rca.diagnose import diagnose
 from rca.glance import reduced
 from rca.library import TOLD, Library, Signal
-from rca.load import load
 from rca.model import Measurement, Progress, Snapshot, Table, Window
 from rca.progress import BUSY, LATEST, in_all, progress
 from rca.render import json, text

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from read_once import load
 
-from rca.load import load
 from rca.model import Table
 from rca.peers import Indices
 from rca.relations import Joins, gather

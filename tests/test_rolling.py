@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from read_once import load
 
-from rca.load import load
 from rca.model import Window
 from rca.physics.world import simulate
 from rca.sources.assemble import assemble

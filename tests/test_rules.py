@@ -7,11 +7,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from read_once import load
 
 from rca.detectors import AboveBaseline, AbovePeers, BelowBaseline, BelowPeers, number
 from rca.library import Rule, Signal, seconds
 from rca.lint import leaves
-from rca.load import check, load, metric_types, shipped
+from rca.load import check, metric_types, shipped
 from rca.promql import metric_names
 from rca.schema import schema
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from read_once import load
 from readings import TAIL, cycles, gauge, growth, per_step, phase, rate, rows, wait
 
 from rca.errors import ProblemsError, SourceError
-from rca.load import load
 from rca.model import Window
 from rca.physics.world import World
 from rca.sources.scenario import ScenarioSource, ScenarioStore, read, stage

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import servers
 import yaml
+from read_once import load
 
-from rca.load import load, shipped, table
+from rca.load import shipped, table
 from rca.promql import metric_names
 
 ROOT = Path(__file__).resolve().parent.parent

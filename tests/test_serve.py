@@ -12,13 +12,13 @@ import msgspec
 import pytest
 import requests
 from own_server import NOW, Engine, Slow, alert, backend, delivery, get, post, refused, report, running, wait_until
+from read_once import load
 from test_incidents import HEALTHY, ILL, at
 
 from rca.config import Serving
 from rca.errors import ProblemsError, SourceError, UsageError
 from rca.incidents import Pace
 from rca.library import Library
-from rca.load import load
 from rca.metrics import Look
 from rca.model import Report
 from rca.serve import app, gate
@@ -34,7 +34,7 @@ HOSTILE = 'a"b\'c\n{x=~".*"} or vector(1) </script><script>alert(1)</script> \u2
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return load(None, [])
+    return load()
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 from memory_store import END, MemoryStore, Samples, counter, series, ticks
+from read_once import load
 
 from rca.diagnose import diagnose
 from rca.library import Library
-from rca.load import load
 from rca.model import Measurement, Report, Snapshot, Window
 from rca.physics.world import World, simulate
 from rca.physics.written import Scenario

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec import structs
+from read_once import load
 from synthetic import Job
 
 from rca.diagnose import diagnose
 from rca.library import Library
-from rca.load import load
 from rca.model import EntityRef, NotChecked, Report, Window
 from rca.physics.world import simulate
 from rca.render import text

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from read_once import load
 from servers import serving
 
 from rca.archive import Archive
 from rca.config import Keeping, Settings
 from rca.diagnose import diagnose
 from rca.errors import SourceError, UsageError
-from rca.load import load
 from rca.metrics import Metrics
 from rca.model import Floats
 from rca.physics.world import World, simulate
@@ -26,9 +26,6 @@ from rca.sources.series import Block, Selector
 from rca.watch import Eyes, Question, Rules, Shard, Watch
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
-
-
-_rules = lru_cache(load)
 
 
 @lru_cache
@@ -67,7 +64,7 @@ class Cluster:
         self.present = Present(name)
         self.archive = archive
         self.metrics = Metrics(0.0)
-        rules = Rules(settings or Settings(interval="1m"), _rules(), Deployment(), self.opened)
+        rules = Rules(settings or Settings(interval="1m"), load(), Deployment(), self.opened)
         self.eyes = Eyes(rules, archive, self.metrics, shard)
         self.watch = Watch(self.eyes, archive, self.metrics, lambda: self.present.time)
 
@@ -127,7 +124,7 @@ def test_a_fault_opens_one_incident_that_can_be_replayed(archive: Archive, tmp_p
     assert recorded is not None
     (tmp_path / "opened.rec").write_bytes(recorded)
     source = RecordingSource(tmp_path / "opened.rec")
-    again = diagnose(_rules(), source.snapshot(_rules(), source.window))
+    again = diagnose(load(), source.snapshot(load(), source.window))
     assert render(again).encode() == report
     assert cluster.count("rca_evaluation_failures_total") == 0
 
@@ -159,7 +156,7 @@ def test_shards_share_the_jobs(tmp_path: Path) -> None:
     for number in (1, 2):
         archive = Archive(f"sqlite:///{tmp_path / str(number)}.db")
         cluster = Cluster("cooling_fault", archive, shard=Shard(number, 2))
-        cluster.run(720)
+        cluster.run(480)
         found += archive.incidents()
         archive.close()
     assert [one.cause for one in found] == ["gpu_thermal_throttling"]
@@ -184,7 +181,7 @@ def test_alerts_go_to_every_peer_and_again_after_one_was_away(archive: Archive) 
     ):
         settings = Settings(interval="1m", alertmanagers=(well.url, ill.url), incidents=Keeping(keep_firing_for="1m"))
         cluster = Cluster("cooling_fault", archive, settings)
-        cluster.run(720)
+        cluster.run(540)
         assert well.requests
         assert cluster.count("rca_notifications_failed_total") > 0
         assert cluster.count("rca_notifications_sent_total") > 0

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from read_once import load
 
 from benchmarks.plays import DCGM_DEFAULT, SCENARIOS, look
-from rca.load import load
 from rca.physics.world import simulate
 from rca.promql import metric_names
 from rca.sources.scenario import read

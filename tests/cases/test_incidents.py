@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 import pytest
 from cases.rig import Rig, Shown, watched
+from read_once import load
 
 from rca.diagnose import diagnose
-from rca.load import load
 from rca.model import Report, Symptom, Window
 from rca.sources.assemble import assemble
 

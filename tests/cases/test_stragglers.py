@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from cases.traces import read, watched
+from read_once import load
 
 from rca.diagnose import diagnose
-from rca.load import load
 from rca.model import Report, Window
 from rca.sources.assemble import assemble
 

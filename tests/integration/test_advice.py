@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import remote_write
 import servers
 import yaml
 
-from rca import openmetrics
 from rca.config import Server
 from rca.sources.prometheus import PrometheusStore
 from rca.sources.scenario import stage
@@ -35,9 +35,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory, start_prometheus: Callable
     """Run a Prometheus that holds the last 80 minutes of a cluster whose GPU exporters are slow and poor."""
     folder = tmp_path_factory.mktemp("advice")
     (folder / "watched.yaml").write_text(yaml.safe_dump(WATCHED))
-    with (folder / "watched.om").open("w", encoding="utf-8") as file:
-        file.writelines(openmetrics.lines(stage(folder / "watched.yaml", float(int(time.time())))))
-    return start_prometheus(folder / "watched.om")
+    url = start_prometheus(flags=remote_write.FLAGS)
+    remote_write.send(url, stage(folder / "watched.yaml", float(int(time.time()))))
+    return url
 
 
 def check(url: str, *more: str) -> tuple[int, str]:

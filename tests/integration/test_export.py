@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import remote_write
 import servers
+from read_once import load
 
 from rca import openmetrics
 from rca.export import grafana
@@ -17,7 +19,6 @@ from rca.export.expressions import Catalogue, Labels
 from rca.export.prometheus import export, render
 from rca.inputs import Inputs, look
 from rca.library import Library
-from rca.load import load
 from rca.plain import stamp
 from rca.sources.scenario import stage
 
@@ -50,7 +51,7 @@ NOT_SIMULATED = {
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return load(None, [])
+    return load()
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,9 @@ def server(start_prometheus: Callable[..., str], tmp_path_factory: pytest.TempPa
     scenario = tmp_path_factory.mktemp("export") / "scenario.yaml"
     scenario.write_text(SCENARIO)
     world = stage(scenario, None)
-    return start_prometheus("".join(openmetrics.lines(world))), world.end
+    url = start_prometheus(flags=remote_write.FLAGS)
+    remote_write.send(url, world)
+    return url, world.end
 
 
 def ask(server: tuple[str, float], path: str, **parameters: str) -> list[dict[str, object]]:

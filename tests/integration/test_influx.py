@@ -12,11 +12,11 @@ import importing
 import numpy as np
 import pytest
 import servers
+from read_once import load
 
 from rca.config import Server
 from rca.diagnose import diagnose
 from rca.errors import SourceError
-from rca.load import load
 from rca.model import Window
 from rca.sources import influx
 from rca.sources.files import FilesSource

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servers
+from read_once import load
 
 from rca.config import Server
 from rca.errors import SourceError, UsageError
 from rca.inputs import Inputs, look
-from rca.load import load
 from rca.model import Window
 from rca.plain import stamp
 from rca.sources.prometheus import PrometheusSource, PrometheusStore
