@@ -40,7 +40,7 @@ def test_a_suspect_that_lacks_a_signal_is_named_with_the_line_that_enables_it(li
     report = without(library, "rank_stuck", "train_state")
     assert report.status == "inconclusive"
     found = entry(report, "rank_stuck")
-    assert found.missing == ["rank_training"]
+    assert found.missing == ["rank_training", "rank_waited_for"]
     assert found.entity == EntityRef("rank", {"job": "llama-70b", "rank": "12"})
     assert "train_state" in found.enable
     assert "rank_stuck on rank" in " ".join(text.render(report).split())
@@ -74,4 +74,4 @@ def test_an_exporter_that_is_silent_on_the_suspect_alone_is_said(library: Librar
 def test_what_only_excludes_is_not_missed(library: Library) -> None:
     """A stalled job's rule asks for writes only to hold its tongue; the missing phase is why it is unknown."""
     report = without(library, "rank_stuck", "train_state", "node_disk_written_bytes_total")
-    assert entry(report, "rank_stuck").missing == ["rank_training"]
+    assert entry(report, "rank_stuck").missing == ["rank_training", "rank_waited_for"]

@@ -107,7 +107,7 @@ class Iterations:
             if shape not in self._layouts and len(self._layouts) < _LAYOUTS:
                 self._layouts[shape] = self._layout(these[0])
             layout = self._layouts.get(shape)
-            steps = layout and layout.read(these, self._moments)
+            steps = layout and all(map(_ITERATION.search, these)) and layout.read(these, self._moments)
             if steps and steps[0] != self._read(these[0]):
                 del self._layouts[shape]  # was made from a line whose keys were garbled
                 steps = None
