@@ -149,6 +149,50 @@ def test_what_is_told_as_a_warning_or_caught_takes_no_blame(tmp_path: Path) -> N
     assert likely(report) == ["application_error"]
 
 
+def test_what_is_told_as_a_warning_was_caught(tmp_path: Path) -> None:
+    folder = job(tmp_path, crash(11, OOM))
+    with (folder / "node-0" / "rank_3.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line(END - 30.0, 3, OOM, event="CUDA_OOM", level="WARN"))
+    report = diagnosed("--logs", folder)
+    assert first(report) == ("application_error", {"job": "default", "rank": "11"})
+    assert likely(report) == ["application_error"]
+
+
+def test_an_event_says_what_its_template_says(tmp_path: Path) -> None:
+    folder = job(tmp_path, {rank: [(END + 9.0, CLOSED.format(rank))] for rank in range(WORLD) if rank != 11})
+    with (folder / "node-1" / "rank_11.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line(END + 1.0, 11, "the model does not fit", event="CUDA_OOM", level="ERROR"))
+    assert first(diagnosed("--logs", folder)) == ("application_error", {"job": "default", "rank": "11"})
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "entity"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", "gpu_memory_fault", {"node": "node-1", "gpu": "3"}),
+        ("CUDA error: unspecified launch failure", "unknown", {"job": "default", "rank": "11"}),
+    ],
+)
+def test_what_cuda_says_of_a_gpu_is_not_the_program(
+    text: str, cause: str, entity: dict[str, str], tmp_path: Path
+) -> None:
+    report = diagnosed("--logs", job(tmp_path, crash(11, f"[rank11]: RuntimeError: {text}")))
+    assert first(report) == (cause, entity)
+    assert (report["status"] == "inconclusive") is (cause == "unknown")
+
+
+def test_a_fatal_line_of_a_switch_names_its_node(tmp_path: Path) -> None:
+    folder = job(tmp_path, crash(11, "[rank11]: RuntimeError: CUDA error: unspecified launch failure", END + 3.0))
+    kernel = f"{stamp(END + 1.0)} node-1 kernel: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"
+    (folder / "node-1" / "kern.log").write_text(kernel, encoding="utf-8")
+    assert first(diagnosed("--logs", folder)) == ("nvswitch_fault", {"node": "node-1"})
+
+
+def test_logs_without_a_line_are_said(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("", encoding="utf-8")
+    result = CliRunner().invoke(program, ["diagnose", "--logs", str(tmp_path)])
+    assert str(result.exception) == f"{tmp_path}: its logs hold no line"
+
+
 def test_a_traceback_without_a_time_is_of_the_last_change_of_its_file(tmp_path: Path) -> None:
     folder = job(tmp_path, crash(11, OOM))
     bare = folder / "node-1" / "rank_11.err"

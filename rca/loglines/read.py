@@ -33,6 +33,7 @@ from rca.loglines.stamps import Stamps
 from rca.loglines.wanted import ALWAYS, Names, Sieve, Telling, Wanted, chosen
 
 _CHUNK = 32 << 20
+ZONELESS = "times without a zone"
 UNTIMED = "no line tells a time, so none is taken for one of the time asked for"
 SAMPLE = 1 << 16
 TAIL = 1 << 14
@@ -365,7 +366,7 @@ class _Page:
             )
         if self._parser.stamps.zoneless:
             self._notes.of(
-                "times without a zone, taken to be of " + ("this machine's" if self._zone is None else f"{self._zone}"),
+                f"{ZONELESS}, taken to be of " + ("this machine's" if self._zone is None else f"{self._zone}"),
                 self._log.path,
             )
 

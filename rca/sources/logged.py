@@ -27,7 +27,7 @@ from rca.loglines.heard import NO_DUMPS, WAITS, Heard, Known, accused, known
 from rca.loglines.known import Templates
 from rca.loglines.read import UNTIMED
 from rca.model import Floats, LogLine
-from rca.phrases import Matcher
+from rca.phrases import Matcher, Template
 from rca.plain import natural
 from rca.sources.kept import Series
 from rca.sources.spans import STEP, Span
@@ -167,13 +167,19 @@ def read(told_by: Told, stretch: tuple[float, float], steps: Floats) -> Said:
     reading.known = [one for one in reading.known if one.rank is not None or one.line.node not in strangers]
     sources = {one.line.source for one in reading.known}
     found = [_event(one, job, reading) for one in reading.known]
+    by_event = _by_event(templates.matcher)
     for line in reading.named:
-        if line.source not in sources and line.time is not None:
+        if line.source in sources or line.time is None:
+            continue
+        if line.event in by_event:
+            reading.known.append(Known(line, by_event[line.event], {}))
+            found.append(_event(reading.known[-1], job, reading))
+        else:
             labels = {"template": "", "role": "", "event": line.event, **_whose(line.rank, line.node, job)}
             found.append(Event(labels, line, serious[line.event] and line.level == "ERROR"))
     heard = Heard()
     for one in reading.known:
-        if progress.stands(one):
+        if progress.stands(one) and not _caught(one):
             heard.take(one)
     return replace(_said(reading, (found, heard), (stretch, progress), told_by), strangers=strangers)
 
@@ -185,11 +191,8 @@ def _untimed(logs: Logs, templates: Templates) -> Iterator[Known]:
     for _ in replace(logs, files=[log for log in logs.files if log.path in changed], names=listener).lines(Wanted()):
         pass
     for one in listener.heard:
-        yield (
-            one
-            if one.line.time is not None
-            else one._replace(line=one.line._replace(time=changed[one.line.source.file]))
-        )
+        time = changed[one.line.source.file] if one.line.time is None else one.line.time
+        yield one._replace(line=one.line._replace(time=time))
 
 
 def _ends_there(one: Known, ends: Mapping[str, float]) -> bool:
@@ -210,6 +213,21 @@ def _serious(matcher: Matcher) -> dict[str, bool]:
     return {one.name: one.name in fatal for one in events.table().values() if one.level != "INFO"}
 
 
+def _by_event(matcher: Matcher) -> dict[str, Template]:
+    """Return the template that an event of a structured log says the same as, where one alone says where a failure began."""
+    roles: dict[str, list[Template]] = {}
+    for one in matcher.templates.values():
+        roles.setdefault(one.event, []).append(one)
+    roots = {event: [one for one in some if one.role == "root"] for event, some in roles.items()}
+    mixed = {event for event, some in roles.items() if any(one.role == "echo" for one in some)}
+    return {event: some[0] for event, some in roots.items() if len(some) == 1 and event not in {*mixed, ""}}
+
+
+def _caught(one: Known) -> bool:
+    """Say whether what else ends a process was told as something that recovers: it was caught."""
+    return one.template.fatal and one.template.role == "root" and one.line.level in _CALM
+
+
 def _event(one: Known, job: str, reading: _Reading) -> Event:
     """Return a known line as what it counts as, with the most that is known of where it belongs."""
     groups, template = one.groups, one.template
@@ -219,8 +237,7 @@ def _event(one: Known, job: str, reading: _Reading) -> Event:
     labels |= {name: groups[name] for name in ("pci", "nic") if name in groups and node}
     if "nic" in labels:
         labels["device"] = labels.pop("nic")
-    calm = one.line.level in _CALM and template.role == "root"  # it was caught, and told as a warning
-    return Event(labels, one.line, template.fatal and not calm, template.entity == "job")
+    return Event(labels, one.line, template.fatal and not _caught(one), template.entity == "job")
 
 
 def _whose(rank: str | None, node: str | None, job: str) -> dict[str, str]:

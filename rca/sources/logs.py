@@ -21,7 +21,7 @@ from rca.ledger.values import Key, labels_of
 from rca.loglines import PATTERNS, Naming, Notes, find
 from rca.loglines import Logs as Lines
 from rca.loglines.known import Templates
-from rca.loglines.read import UNTIMED
+from rca.loglines.read import UNTIMED, ZONELESS
 from rca.logs.steps import nodes_apart
 from rca.model import LogLine, Snapshot, Window
 from rca.parsers.reader import BLOCK, OTHERS, Reader, blocks, new_strainer, rank_of
@@ -110,7 +110,7 @@ def latest(lines: Lines) -> float | None:
 def _noted(notes: Notes) -> Iterator[str]:
     """Say what reading lines met that may hide something."""
     for said, paths in sorted(notes.files.items()):
-        if "zone" in said:  # the reader of metrics has said that
+        if said.startswith(ZONELESS):  # the reader of metrics has said that
             continue
         more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
         yield f"{paths[0]}{more}: {_MTIME if said == UNTIMED else said}"
@@ -122,7 +122,7 @@ class Spoken(Kept):
     def __init__(self, series: Sequence[Series], place: tuple[str, Sequence[str]], told: Told) -> None:
         super().__init__(series, *place)
         self.told_by = told
-        self.placed = True
+        self._places = True
         self._own = dict(self.blocks)
         self.reading: Reading | None = None
         self.covered = (-np.inf, np.inf)
@@ -195,6 +195,11 @@ class Spoken(Kept):
         """Return the last lines of each rank up to a time, where the job has failed by then."""
         return tuple(last_words(self.told_by.lines, self.told_by.job, end)) if self._said.failed else ()
 
+    def place_ranks(self, places: bool) -> None:
+        """Say where ranks run, as far as lines tell, or leave that to others."""
+        if places != self._places:
+            self._places, self._read = places, None
+
     def _look(self, start: float, end: float) -> None:
         """Read the lines of a stretch of time, unless that was done."""
         if self._read is not None and self._read[0] <= start and self._read[1] - SILENCE <= end <= self._read[1]:
@@ -207,7 +212,7 @@ class Spoken(Kept):
         steps = np.unique(steps[(steps >= start) & (steps <= end)])
         self._said = logged(self.told_by, (start, end), steps)
         own = {name: carried(block, end) for name, block in self._own.items()} if self._said.failed else self._own
-        ranks = places(self._said, self.told_by.job) if self.placed else []
+        ranks = places(self._said, self.told_by.job) if self._places else []
         self.blocks = {**Kept([*self._said.series, *ranks], "").blocks, **own}
 
 
@@ -358,6 +363,8 @@ def _strange(logs: Logs) -> str:
         for shape, _ in reader.shapes.most_common(_SHOWN)
         if shape not in ("", OTHERS)
     ]
+    if not lines:
+        return "its logs hold no line"
     shown = f", such as {'; '.join(repr(shape[:_WIDEST]) for shape in shapes[:_SHOWN])}" if shapes else ""
     return f"none of its {counted(lines, 'line')} is one of a training framework that is known{shown}"
 
@@ -369,7 +376,7 @@ def told(spoken: Sequence[Spoken], stores: Sequence[Store], window: Window, ask:
     """
     names = [one.names(window.start - window.baseline, window.end) for one in stores] if spoken else []
     for one in spoken:
-        one.placed = not any("train_rank_info" in some for some in names)
+        one.place_ranks(not any("train_rank_info" in some for some in names))
     seen = ask()
     quotes = tuple(line for one in spoken for line in one.quotes())
     words = tuple(line for one in spoken for line in one.words(window.end))
