@@ -39,6 +39,10 @@ _WANTED = {
 }
 
 
+_USUAL = {"above": "no", "below": "yes"}
+"""What a yes or no is expected to read that was found above, or below, what lies between."""
+
+
 class Numbers:
     """Reads the numbers of one judged snapshot; what many causes share is read and written once."""
 
@@ -128,6 +132,8 @@ class Numbers:
         tag = str(leaf.__struct_config__.tag)
         if tag in _WANTED:
             return _WANTED[tag]
+        if unit == "bool" and tag in _USUAL:
+            return _USUAL[tag]
         sense = {"above": "at most", "below": "at least"}.get(tag, "")
         return f"{sense} {quantity(reading.expected, unit)}".strip()
 

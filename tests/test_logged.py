@@ -345,6 +345,9 @@ def test_steps_of_a_failed_job_stand_and_ranks_have_a_place(tmp_path: Path) -> N
     assert store.extent() == (START + 4.0, END + 9.0 + 90.0)
     steps = values(store, "train_steps_total", START, END + 99.0)
     assert steps["0"][-6:] == [100.0] * 6
+    later = values(store, "train_steps_total", START, END + 900.0)
+    assert later == steps  # a series that lived on would be of a job that steps and tells no loss
+    assert values(store, "log_failed", START, END + 900.0)[""][-40:] == [1.0] * 40
     (_, block), = store.fetch([Selector(("train_rank_info",), (), START, END)])  # fmt: skip
     placed = {labels["rank"]: (labels["node"], labels["gpu"], labels["job_id"]) for labels in block.labels}
     assert placed["11"] == ("node-1", "3", "llama")

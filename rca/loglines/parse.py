@@ -24,7 +24,7 @@ _IDS = ("event_id", "eventId")
 _MESSAGES = ("message", "msg", "text", "body", "log", "unmatched_line")
 _ATTEMPTS = ("attempt", "restart_count")
 
-_CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\S+) (?:stdout|stderr) [FP] ")
+_CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\S+) (?:stdout|stderr) [FP](?: |$)")
 _RANKED = re.compile(rb"\[(rank|[a-z_]+?)[ _-]?(\d{1,7})\]:? ?")
 LABELLED = re.compile(rb" *(\d{1,7}): ")
 HOSTED = re.compile(rb"([a-z][a-z0-9-]*\d[a-z0-9-]*): ", re.IGNORECASE)

@@ -75,6 +75,12 @@ class FilesSource:
         alone = [store for store in self.kept if job and store.nobodys()]
         self.kept = [store.of_job(job) if store in alone else store for store in self.kept]
         self._said = [f"{store.place}: tells no job, what it says is taken to be of {job}" for store in alone]
+        if self.live and not job:
+            self._said += [
+                f"{store.place}: names no job; that it is one with the server's is told by --job, or NAME= before the path"
+                for store in self.kept
+                if isinstance(store, Spoken) and store.nobodys()
+            ]
 
     def assume_ranks(self) -> None:
         """Take the i-th GPU of the job for that of rank i, where files are all there is and none tells a rank's GPU.

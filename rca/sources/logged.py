@@ -432,29 +432,28 @@ def quoted(labels: Mapping[str, str], line: Line) -> LogLine:
     )  # fmt: skip
 
 
-def last_words(logs: Logs, job: str, end: float) -> list[LogLine]:
-    """Return the last lines of each rank up to a time, those of its last seconds."""
-    ends = {rank: one.line.time for rank, one in logs.last().items() if rank and one.line.time is not None}
-    alone = [
-        log
-        for log in logs.files
-        if log.owner.rank is not None and not log.packed and ends.get(log.owner.rank, end) <= end
-    ]
+def last_words(told_by: Told, end: float) -> list[LogLine]:
+    """Return the last lines of each rank up to a time, those of its last seconds; of frames of a stack, where there is
+    anything else, none.
+    """
+    logs, templates, job, _ = told_by
+    ends = {rank: min(one.line.time, end) for rank, one in logs.last().items() if rank and one.line.time is not None}
+    alone = [log for log in logs.files if not log.packed and ends.get(log.owner.rank or "", np.inf) < end]
     paths = {log.path for log in alone}
+    others = replace(logs, files=[log for log in logs.files if log.path not in paths])
+    lines = chain(
+        (line for log in alone for line in logs.tail(log, _TAIL)), others.lines(Wanted(latest=ends, last=LAST_WORDS))
+    )
     found: dict[str, list[Line]] = {}
-    for line in chain(
-        (line for log in alone for line in logs.tail(log, _TAIL)),
-        replace(logs, files=[log for log in logs.files if log.path not in paths]).lines(
-            Wanted(latest={rank: min(time, end) for rank, time in ends.items()}, last=LAST_WORDS)
-        ),
-    ):
+    for line in templates.named(lines):
         rank = line.rank or ""
-        if line.time is not None and rank in ends and min(ends[rank], end) - LAST_WORDS <= line.time <= end:
+        if line.message and line.time is not None and ends.get(rank, -np.inf) - LAST_WORDS <= line.time <= end:
             found.setdefault(rank, []).append(line)
     words = []
     for rank in sorted(found, key=natural):
-        ordered = sorted(found[rank], key=lambda line: line.time or 0.0)[-WORDS:]
-        words += [quoted(_whose(rank, line.node, job), line) for line in ordered]
+        ordered = sorted(found[rank], key=lambda line: line.time or 0.0)
+        telling = [line for line in ordered if line.event or line.level]
+        words += [quoted(_whose(rank, line.node, job), line) for line in (telling or ordered)[-WORDS:]]
     return words
 
 

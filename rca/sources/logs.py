@@ -193,7 +193,7 @@ class Spoken(Kept):
 
     def words(self, end: float) -> tuple[LogLine, ...]:
         """Return the last lines of each rank up to a time, where the job has failed by then."""
-        return tuple(last_words(self.told_by.lines, self.told_by.job, end)) if self._said.failed else ()
+        return tuple(last_words(self.told_by, end)) if self._said.failed else ()
 
     def place_ranks(self, places: bool) -> None:
         """Say where ranks run, as far as lines tell, or leave that to others."""
@@ -211,7 +211,12 @@ class Spoken(Kept):
         steps = self._own.get("train_steps_total", nothing()).times
         steps = np.unique(steps[(steps >= start) & (steps <= end)])
         self._said = logged(self.told_by, (start, end), steps)
-        own = {name: carried(block, end) for name, block in self._own.items()} if self._said.failed else self._own
+        own = self._own
+        if (
+            self._said.failed and self._span is not None
+        ):  # no further: beside what a server has, it would seem to live on
+            until = min(end, self._span[1] + SILENCE)
+            own = {name: carried(block, until) for name, block in own.items()}
         ranks = places(self._said, self.told_by.job) if self._places else []
         self.blocks = {**Kept([*self._said.series, *ranks], "").blocks, **own}
 
