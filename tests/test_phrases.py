@@ -15,7 +15,6 @@ from rca.load import check, load, phrases, shipped
 from rca.phrases import Found, Matcher, matcher
 from rca.phrases.backtracking import MOST, steps
 from rca.phrases.groups import GROUPS, told
-from rca.phrases.sieve import Sieve
 from rca.phrases.template import Pattern, Template
 
 TEMPLATES = phrases()
@@ -196,25 +195,6 @@ def test_a_line_without_an_end_is_not_held_for_ever():
         ("gpu_lost", 0),
         ("gpu_xid_memory", sum(map(len, blocks[:-1])) + 1),
     ]
-
-
-@given(
-    st.lists(st.binary(min_size=7, max_size=16), min_size=1, max_size=6, unique=True),
-    st.binary(max_size=40),
-    st.integers(0, 3),
-)
-def test_the_sieve_finds_a_literal_at_every_alignment(literals, other, shift):
-    text = b"." * shift + b"".join(literal + other for literal in literals)
-    for block in (text, text * 40):
-        assert set(Sieve(literals).places(block)) == places(literals, block)
-
-
-def places(literals: list[bytes], block: bytes) -> set[tuple[int, int]]:
-    return {
-        (match.start(), number)
-        for number, literal in enumerate(literals)
-        for match in re.finditer(b"(?=" + re.escape(literal) + b")", block)
-    }
 
 
 def test_chatter_is_passed_over_quickly():

@@ -5,7 +5,7 @@
         ...
 
 A template is a file of `rules/logs`. Layers: `template` (what people write), `groups` (what parts of a line are called),
-`matcher` over `sieve`, and `lint` over `backtracking`.
+`matcher`, and `lint` over `backtracking`.
 """
 
 from rca.phrases.lint import lint

@@ -8,9 +8,11 @@ from rca.errors import Problem, suggestion
 from rca.phrases.backtracking import MOST, steps
 from rca.phrases.groups import GROUPS, name_of, told, written_out
 from rca.phrases.matcher import Matcher
-from rca.phrases.sieve import LEAST
 from rca.phrases.template import Pattern, Template
 from rca.places import Places
+
+LEAST = 7
+"""Bytes of a mark: shorter ones stand in too many lines."""
 
 LINES = 32
 """Lines that a pattern may read."""
