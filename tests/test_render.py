@@ -94,7 +94,7 @@ def test_an_unknown_cause_is_no_guess_but_is_listed() -> None:
         SAMPLES["cooling"].causes[0], cause="unknown", summary="Cannot be told", probability=0.6
     )
     shown = text.render(msgspec.structs.replace(SAMPLES["inconclusive"], causes=[cause]))
-    assert shown.splitlines()[0].endswith("there is no candidate")
+    assert shown.splitlines()[0].endswith("no cause is as likely as 50 %; look at gpu node=node-07 gpu=1")
     assert "1. unknown  60 %  gpu node=node-07 gpu=1" in shown
 
 

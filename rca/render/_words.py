@@ -178,7 +178,9 @@ def _found(report: Report) -> str:
 def _inconclusive(report: Report) -> str:
     why = ailments(report) or "too little was seen to judge, the warnings say what"
     guesses = [accusation(cause) for cause in report.causes if cause.cause != "unknown" and not cause.standing]
+    where = [name(one.entity) for one in report.causes if one.cause == "unknown" and one.entity.kind != "job"]
     best = f"the best guess is {guesses[0]}" if guesses else "there is no candidate"
+    best = f"look at {where[0]}" if where and not guesses else best
     said = f"inconclusive: {why}, and no cause is as likely as {percent(LIKELY)}; {best}"
     return "; ".join([said, *_besides(report)])
 

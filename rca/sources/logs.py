@@ -41,8 +41,9 @@ RESOLUTION = 5.0
 _SUFFIXES = tuple(
     end + gz for end in (".log", ".out", ".err", ".txt", ".jsonl", ".json", ".stdout", ".stderr") for gz in ("", ".gz")
 )
-SILENCE = 90.0
-"""Seconds after the last line that are looked at of a job that has failed: that it takes no step in them is seen."""
+SILENCE = 150.0
+"""Seconds after the last line that are looked at of a job that has failed: that it takes no step in them is seen. They are
+long enough for a stall beside a hard event, and too short for one by itself."""
 _LOOK = 4500.0
 WHOLE = 64 << 20
 """Bytes of logs that are read from beginning to end; of more, what is asked for."""
