@@ -223,6 +223,8 @@ class OneOf(Detector, frozen=True, kw_only=True, tag="one_of"):
         values, start = view.incident()
         width, known = view.values.shape[1], ~np.isnan(values)
         listed = np.isin(values, np.asarray(self.codes))
+        if not listed.any():
+            return _constant(states(listed, known)[:, -width:], 0.0)
         filled = carried(values)
         began = known & ~np.concatenate([np.zeros((len(known), 1), bool), np.cumsum(known, axis=1)[:, :-1] > 0], axis=1)
         column = np.arange(known.shape[1])
@@ -316,6 +318,8 @@ class Missing(Detector, frozen=True, kw_only=True, tag="missing"):
         column = np.arange(known.shape[1])
         last = np.maximum.accumulate(np.where(known, column, -1), axis=1)
         silent = (column - last) * view.step > 3 * max(view.interval, view.step)
+        if not silent.any():
+            return _constant(states(silent, known)[:, -width:], 0.0)
         earlier = np.cumsum(known, axis=1) >= 3
         size = np.bincount(cohort.group[cohort.group >= 0], minlength=int(cohort.group.max(initial=-1)) + 1)
         share = np.asarray(visible(values, cohort.group) / np.maximum(size, 1)[:, None])
@@ -445,9 +449,10 @@ def _cohort(view: View) -> Cohort:
 def _limited(view: View, limit: Number, clear: Number | None, sense: int) -> Score:
     wanted = view.number(limit)
     known = ~np.isnan(view.values) & ~np.isnan(wanted)
-    true = sense * (view.values - wanted) > 0
+    beyond, within = (np.greater, np.less) if sense > 0 else (np.less, np.greater)
+    true = beyond(view.values, wanted)
     if clear is not None:
-        true = latched(true, known & (sense * (view.values - view.number(clear)) < 0))
+        true = latched(true, known & within(view.values, view.number(clear)))
     if isinstance(wanted, float):
         return Score(states(true, known), np.array([[wanted]]), np.zeros(len(true), dtype=np.int64), sense)
     return Score(states(true, known), wanted, np.arange(len(true)), sense)

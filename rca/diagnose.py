@@ -13,8 +13,9 @@ from rca.last_words import last_words
 from rca.library import Library, seconds
 from rca.model import History, Measurement, Report, ReportWindow, Snapshot, Status, Symptom, Table
 from rca.peers import Indices
-from rca.plain import natural, stamp
+from rca.plain import stamp
 from rca.progress import progress
+from rca.relations import natural_places
 from rca.report import Writer
 
 SURE = 0.5
@@ -131,17 +132,5 @@ def _measurement(one: Measurement, order: Indices) -> Measurement:
 
 def _order(table: Table) -> Indices | None:
     """Return the order that sorts a table, None where it is sorted."""
-    order = np.lexsort([_ranks(table.columns[label].tolist()) for label in reversed(table.key)])
+    order = np.lexsort([natural_places(table.columns[label].tolist()) for label in reversed(table.key)])
     return None if np.array_equal(order, np.arange(len(order))) else order
-
-
-def _ranks(values: Sequence[str]) -> Indices:
-    """Return the place of each value in natural order.
-
-    >>> _ranks(["node-10", "node-9", "node-10"])
-    array([1, 0, 1])
-    """
-    keys = {value: natural(str(value)) for value in set(values)}
-    place = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
-    rank = {value: place[key] for value, key in keys.items()}
-    return np.array([rank[value] for value in values], dtype=np.int64)

@@ -123,5 +123,7 @@ def _past(one: Measurement, width: int) -> Measurement | None:
         part = one.before[:, :width]
         return dataclasses.replace(one, window=part, before=part)
     first = one.window[:, :1]
-    constant = bool(len(one.window)) and np.array_equal(np.broadcast_to(first, one.window.shape), one.window, True)
+    if not len(first) or not np.array_equal(first, one.window[:, -1:], True):  # mostly, and quick
+        return None
+    constant = np.array_equal(np.broadcast_to(first, one.window.shape), one.window, True)
     return dataclasses.replace(one, window=np.repeat(first, width, axis=1)) if constant else None

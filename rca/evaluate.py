@@ -183,9 +183,9 @@ class Look:
         scored = self.score(leaf, kind)
         if place is None or scored is None:
             return np.zeros((self.size(kind), 1), np.int8)
-        _, index, reduced = place
+        on, index, reduced = place
         state = scored[0].state
-        if reduced:
+        if reduced or on == kind:
             return state
         if leaf.reduce == "count":
             return _counted(state, index, self.size(kind), leaf.at_least)
@@ -427,8 +427,10 @@ def _matching(columns: Mapping[str, NDArray[np.object_]], wanted: Mapping[str, s
     for label, pattern in wanted.items():
         column = columns.get(label)
         whole = re.compile(pattern)
-        values = [] if column is None else [whole.fullmatch(value) is not None for value in column]
-        fits &= np.array(values, dtype=bool) if column is not None else False
+        if column is None:
+            return np.zeros(count, dtype=bool)
+        values = {value: whole.fullmatch(value) is not None for value in set(column)}
+        fits &= np.fromiter(map(values.__getitem__, column), bool, count)
     return fits
 
 

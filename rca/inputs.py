@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rca import dumps
 from rca.config import Settings, settle
 from rca.errors import SourceError, UsageError, suggestion
 from rca.imports import Imports
@@ -16,9 +15,9 @@ from rca.load import Changes, imports, load, phrases, shipped
 from rca.model import Snapshot, Window
 from rca.plain import stamp
 from rca.promql import metric_names
-from rca.sources import files, topology
+from rca.sources import topology
 from rca.sources.assemble import Deployment
-from rca.sources.foreign import Ways, parse_zone, place
+from rca.sources.foreign import IMPORTERS, Ways, parse_zone, place
 from rca.sources.kept import Kept
 from rca.sources.prometheus import PrometheusSource, PrometheusStore
 from rca.sources.recording import RecordingSource
@@ -129,7 +128,7 @@ def opened(given: Inputs, settings: Settings, library: Library, step: Callable[[
     Files are read at once, and joined with what a server has where `--prometheus` names one too.
     """
     alone = [f"--{flag}" for flag in ("scenario", "recording") if getattr(given, flag)]
-    named = [*alone, *(flag for name, flag in files.IMPORTERS.items() if getattr(given, name))]
+    named = [*alone, *(flag for name, flag in IMPORTERS.items() if getattr(given, name))]
     named += ["--prometheus"] if given.prometheus else []
     if given.dumps and not given.logs:
         raise UsageError("--dumps: dumps tell who waits, and logs of the same job when; name these too: --logs DIR")
@@ -158,13 +157,16 @@ def opened(given: Inputs, settings: Settings, library: Library, step: Callable[[
     else:
         raise UsageError(
             "no source: give --prometheus URL, --scenario FILE, --recording FILE, or files of other systems: "
-            f"{', '.join(files.IMPORTERS.values())}"
+            f"{', '.join(IMPORTERS.values())}"
         )
 
 
 @contextmanager
 def _imported(given: Inputs, settings: Settings, library: Library, step: Callable[[str], None]) -> Iterator[Opened]:
     """Read the files that are named, and open the server that stands beside them on the command line."""
+    from rca import dumps  # noqa: PLC0415 - all that reads files is heavy, and most look at a server
+    from rca.sources import files  # noqa: PLC0415 - likewise
+
     main, extra = folders(settings)
     known = {name for signal in library.signals.values() for query in signal.queries for name in metric_names(query)}
     zone = parse_zone("--zone", given.zone) if given.zone else None
@@ -173,7 +175,7 @@ def _imported(given: Inputs, settings: Settings, library: Library, step: Callabl
     told = dumps.read(dumps.files(given.dumps), pickles=given.pickles)
     ways = Ways(Imports(table, known), zone, settings.mlflow, settings.influx, templates, told)
     stores: list[Kept | files.Live] = []
-    for importer, flag in files.IMPORTERS.items():
+    for importer, flag in IMPORTERS.items():
         for text in getattr(given, importer):
             where = place(flag, text)
             step(f"reading {where.shown}")

@@ -1,6 +1,6 @@
 """How the rows of a snapshot's tables meet: peers, coarser and finer kinds, and the members of a hub."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -8,7 +8,11 @@ from numpy.typing import NDArray
 
 from rca.library import Entities
 from rca.model import Floats, Table
-from rca.peers import Indices, grouped_medians
+from rca.peers import Indices, folded, grouped_medians
+from rca.plain import natural
+
+ENOUGH = 8
+"""Members that make a mean or a median, of however many."""
 
 
 class Alignment(NamedTuple):
@@ -54,13 +58,12 @@ class Values:
     def _of(self, label: str) -> tuple[int, dict[str, Indices]]:
         """Return how many numbers a label has, and those of each table that carries it; 0 stands for what is not known."""
         if label not in self._numbers:
-            columns = {
-                kind: table.columns[label].tolist() for kind, table in self._tables.items() if label in table.columns
-            }
-            values = sorted({"", *(value for column in columns.values() for value in column)})
+            columns = {kind: one.columns[label].tolist() for kind, one in self._tables.items() if label in one.columns}
+            values = sorted({""}.union(*columns.values()))
             number = {value: index for index, value in enumerate(values)}
             numbers = {
-                kind: np.array([number[value] for value in column], dtype=np.int64) for kind, column in columns.items()
+                kind: np.fromiter(map(number.__getitem__, column), np.int64, len(column))
+                for kind, column in columns.items()
             }
             self._numbers[label] = (len(values), numbers)
         return self._numbers[label]
@@ -159,6 +162,16 @@ class Joins:
         return group, hubs
 
 
+def natural_places(values: Sequence[str]) -> Indices:
+    """Return the place of each value among all of them in natural order.
+
+    >>> natural_places(["node-10", "node-9", "node-10"])
+    array([1, 0, 1])
+    """
+    place = {value: number for number, value in enumerate(sorted(set(values), key=natural))}
+    return np.fromiter(map(place.__getitem__, values), np.int64, len(values))
+
+
 def gather(values: Floats, index: Indices, count: int, by: str) -> Floats:
     """Reduce rows (n, T) to their groups (count, T), NaN ignored; `by` is max, min, mean, median or sum."""
     if by == "median":
@@ -171,12 +184,11 @@ def gather(values: Floats, index: Indices, count: int, by: str) -> Floats:
         return gathered
     rows = values[order]
     if by in ("max", "min"):
-        reducer: Callable[..., Floats] = np.fmax.reduceat if by == "max" else np.fmin.reduceat
-        gathered[found] = reducer(rows, starts, axis=0)
+        gathered[found] = folded(rows, starts, np.fmax if by == "max" else np.fmin)
         return gathered
     known = ~np.isnan(rows)
-    count_known = np.add.reduceat(known, starts, axis=0, dtype=np.float64)
-    total = np.add.reduceat(np.where(known, rows, 0.0), starts, axis=0)
+    count_known = folded(known.astype(np.float64), starts, np.add)
+    total = folded(np.where(known, rows, 0.0), starts, np.add)
     mean = np.divide(total, count_known, out=np.full_like(total, np.nan), where=count_known > 0)
     gathered[found] = mean if by == "mean" else mean * count_known
     return gathered
@@ -189,10 +201,14 @@ def tally(flags: NDArray[np.bool_], index: Indices, count: int) -> NDArray[np.in
     [[2], [0]]
     """
     tallies = np.zeros((count, flags.shape[1]), dtype=np.int64)
+    if flags.all():
+        return tallies + np.bincount(index[index >= 0], minlength=count)[:, None]
+    some = flags.any(axis=1)  # few rows, mostly
+    flags, index = flags[some], index[some]
     order = np.argsort(index, kind="stable")[int((index < 0).sum()) :]
     found, starts = np.unique(index[order], return_index=True)
     if len(found):
-        tallies[found] = np.add.reduceat(flags[order], starts, axis=0, dtype=np.int32)
+        tallies[found] = folded(flags[order].astype(np.int32), starts, np.add)
     return tallies
 
 
@@ -207,6 +223,24 @@ def total(values: Floats, index: Indices, count: int) -> Floats:
     ever = np.isfinite(values).any(axis=1) & (index >= 0)
     members = np.bincount(index[ever], minlength=count).astype(float)[:, None]
     return np.where(members > 0, gather(values, index, count, "mean") * members, np.nan)
+
+
+def reduced(values: Floats, index: Indices, count: int, by: str) -> Floats:
+    """Return what groups read (count, T) by their members (n, T): as `gather` does, a sum as `total` does.
+
+    What is usual among members is known where half of them are seen, or `ENOUGH`: the mean of one out of four is that one,
+    with all that makes it unlike the others.
+
+    >>> reduced(np.array([[3.0, 3.0], [5.0, np.nan], [7.0, np.nan]]), np.array([0, 0, 0]), 1, "mean")
+    array([[ 5., nan]])
+    """
+    if by == "sum":
+        return total(values, index, count)
+    gathered = gather(values, index, count, by)
+    if by in ("mean", "median"):
+        least = np.minimum(np.bincount(index[index >= 0], minlength=count) / 2, ENOUGH)
+        gathered[tally(~np.isnan(values), index, count) < least[:, None]] = np.nan
+    return gathered
 
 
 def _listed(group: Indices, hub: Indices) -> list[Indices]:

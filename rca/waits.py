@@ -7,9 +7,10 @@ the other; who is waited for and waits in nothing is where the wait ends, and ma
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-import networkx as nx
+if TYPE_CHECKING:
+    import networkx as nx
 
 Why: TypeAlias = Literal["silent", "absent", "behind", "mismatched", "deadlocked"]
 
@@ -82,6 +83,8 @@ def trace(calls: Sequence[Call], words: Sequence[Word], members: Mapping[str, It
     >>> trace([Call(rank, "world", 7, 6) for rank in "013"], [], four).ends
     (End(ranks=('2',), waiting=3, why='silent', groups=('world',)),)
     """
+    import networkx as nx  # noqa: PLC0415 - 0.2 s, and few diagnoses follow waits
+
     known = {group: frozenset(ranks) for group, ranks in members.items()}
     graph, joined = _graph(calls, words, known)
     ranks = {call.rank for call in calls} | {word.rank for word in words}
@@ -109,6 +112,8 @@ def _graph(
     calls: Sequence[Call], words: Sequence[Word], known: Mapping[str, frozenset[str]]
 ) -> tuple["nx.DiGraph[str | _Hub]", set[str]]:
     """Return who waits for whom, through the collectives that they are in, and the communicators that all have entered."""
+    import networkx as nx  # noqa: PLC0415 - 0.2 s, and few diagnoses follow waits
+
     graph: nx.DiGraph[str | _Hub] = nx.DiGraph()
     by_group: defaultdict[str, dict[str, Call]] = defaultdict(dict)
     for call in calls:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.library import Library
 from rca.model import Floats, Measurement, Snapshot, Table
-from rca.relations import gather, total
+from rca.relations import reduced
 
 STEP = 15.0
 
@@ -121,12 +121,7 @@ class Job:
         if derived.of is not None:
             finer = tables[library.signals[derived.of].entity]
             index = _index(finer, own)
-            by = derived.by or "max"
-            full[name] = (
-                total(full[derived.of], index, len(own))
-                if by == "sum"
-                else gather(full[derived.of], index, len(own), by)
-            )
+            full[name] = reduced(full[derived.of], index, len(own), derived.by or "max")
             return
         parts = {part: self._on(library, tables, full, (part, own)) for part in derived.inputs() if part in full}
         product = np.prod([parts[part] for part in derived.product], axis=0) if derived.product else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.library import Derived, Entities, Signal
 from rca.model import Floats, Measurement, Table
-from rca.relations import Joins, gather, total
+from rca.relations import Joins, reduced
 from rca.sources.grid import Ints
 
 _BRIDGES = ("gpu", "rank", "mount")
@@ -30,7 +30,7 @@ def derive(
 ) -> Result:
     """Compute every derived signal whose inputs are there; returns those of `measured` and `absent` too.
 
-    A sum needs all its terms, a missing subtrahend counts as nothing. Reductions leave NaN out.
+    A sum needs all its terms, a missing subtrahend counts as nothing. Reductions leave NaN out, as far as `reduced` says.
     """
     work = _Work(signals, tables, Members(entities, tables), Result(dict(measured), dict(absent)))
     for name in sorted(signals):
@@ -141,7 +141,7 @@ class _Work:
         rows, groups = pairs
         size = len(self.tables[signal.entity])
         inner = self.result.measurements[of]
-        return _mapped(replace(inner, origin=(), query=""), lambda values: _reduce(values[rows], groups, size, by))
+        return _mapped(replace(inner, origin=(), query=""), lambda values: reduced(values[rows], groups, size, by))
 
     def _aligned(self, entity: str, name: str) -> Measurement | None:
         """Return an input on the rows of an entity: its own, or read from a coarser kind."""
@@ -155,10 +155,6 @@ class _Work:
         index = way.rows
         read = _mapped(measurement, lambda values: np.where(index[:, None] >= 0, values[index], np.nan))
         return replace(read, origin=(), query="")
-
-
-def _reduce(values: Floats, groups: Ints, size: int, by: str) -> Floats:
-    return total(values, groups, size) if by == "sum" else gather(values, groups, size, by)
 
 
 def _mapped(measurement: Measurement, change: Callable[[Floats], Floats]) -> Measurement:

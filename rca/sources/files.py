@@ -18,15 +18,6 @@ from rca.sources.logs import Spoken, told
 from rca.sources.ranks import DEFAULT
 from rca.sources.series import Store
 
-IMPORTERS = {
-    "logs": "--logs",
-    "tensorboard": "--tensorboard",
-    "mlflow": "--mlflow",
-    "wandb": "--wandb",
-    "nvidia_smi": "--nvidia-smi",
-    "influx": "--influx",
-}
-"""The modules that read other systems, and their flags."""
 _OF_GPUS = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_SM_CLOCK")
 """Metrics of which every source of GPUs has one, the best first."""
 FEWEST, ENOUGH = 3, 10

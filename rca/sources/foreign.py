@@ -15,6 +15,15 @@ from rca.errors import SourceError, UsageError
 from rca.imports import Imports
 from rca.phrases import Template
 
+IMPORTERS = {
+    "logs": "--logs",
+    "tensorboard": "--tensorboard",
+    "mlflow": "--mlflow",
+    "wandb": "--wandb",
+    "nvidia_smi": "--nvidia-smi",
+    "influx": "--influx",
+}
+"""The modules that read other systems, and their flags."""
 LONGEST = 16 << 20
 """Bytes of a line; a longer one is none, and would not fit into memory for long."""
 

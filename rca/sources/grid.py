@@ -29,6 +29,8 @@ SLOW = 1.02
 """A series whose interval is above this share of the step is carried from one sample to the next."""
 ALIKE = 0.1
 """A series whose mean time between samples is off the usual by less than this share has the usual interval."""
+KEPT = 4
+"""So many spans of a timeline are kept."""
 NOWHERE, AHEAD = -2, -1
 
 
@@ -304,13 +306,13 @@ class Placing:
     def span(self, steps: Ints) -> Span:
         """Return what differences over these widths reach over; `steps` is (n, 1) or (n, grid.size).
 
-        The last two answers are kept: a ratio asks for both its counters, and several ratios share one of them.
+        The last answers are kept: a ratio asks for both its counters, and several ratios share one of them.
         """
         for widths, span in self._spans:
-            if widths is steps:
+            if widths is steps or np.array_equal(widths, steps):
                 return span
         span = self._reached(steps)
-        self._spans = [(steps, span), *self._spans[:1]]
+        self._spans = [(steps, span), *self._spans[: KEPT - 1]]
         return span
 
     def _reached(self, steps: Ints) -> Span:
@@ -426,6 +428,8 @@ def combine(values: Floats, rows: Ints, size: int, how: Combine, stamps: Floats 
     ids, starts = np.unique(rows[order], return_index=True)
     if len(ids) < len(order) and how != "last":
         return gather(values, rows, size, how)
+    if len(ids) == len(order) == size:
+        return values[order]
     result = np.full((size, values.shape[1]), np.nan)
     if len(ids) == len(order):
         result[ids] = values[order]

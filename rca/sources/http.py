@@ -8,14 +8,12 @@ library, either comes back as a complete answer with status 200 or raises one So
 import base64
 import contextlib
 import html
-import queue
 import re
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
@@ -29,7 +27,6 @@ from rca import __version__, config
 from rca.errors import Problem, ProblemsError, SourceError, UsageError
 from rca.library import seconds
 
-T = TypeVar("T")
 CONNECT_SECONDS = 10.0
 RETRY_STATUSES = (429, 502, 503, 504)
 MAX_BODY = 2 << 30
@@ -244,70 +241,6 @@ class Site:
             raise SourceError(f"{self.url}: {status} {_reason(response)}: {said(body)} (asked for {_asked(response)})")
         if not body:
             raise SourceError(f"{self.url}: the answer is empty where JSON belongs, is this {self.api.name} server")
-
-
-class Job(NamedTuple, Generic[T]):
-    """A piece of work: what it asks for, in words, and the call that does it."""
-
-    what: str
-    call: Callable[[], T]
-
-
-def in_parallel(jobs: Sequence[Job[T]], workers: int, site: Site) -> Iterator[tuple[int, T]]:
-    """Yield (index of the job, its result) as they come; raise the first SourceError, or one at the deadline.
-
-    The threads are daemons: one that hangs in a resolver or a handshake holds up neither the caller nor the exit.
-    They run ahead of the caller by twice their number at most, so that results do not pile up. Half of them begin, the
-    others follow when the first result is in: a server that shares its time between all would give all of them late.
-    """
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, T | SourceError | None]] = queue.SimpleQueue()
-    first = (workers + 1) // 2
-    stopped, room = threading.Event(), threading.Semaphore(first)
-    for index in range(len(jobs)):
-        waiting.put(index)
-
-    def work() -> None:
-        while not (stopped.is_set() or waiting.empty()):
-            outcome: T | SourceError | None = None
-            try:
-                index = waiting.get_nowait()
-            except queue.Empty:
-                return
-            room.acquire()
-            try:
-                outcome = None if stopped.is_set() else jobs[index].call()
-            except SourceError as error:
-                outcome = error
-            finally:
-                done.put((index, outcome))
-
-    for _ in range(min(workers, len(jobs))):
-        threading.Thread(target=work, daemon=True).start()
-    open_jobs = set(range(len(jobs)))
-    try:
-        while open_jobs:
-            index, outcome = _next(done, site, [jobs[i].what for i in sorted(open_jobs)])
-            if len(open_jobs) == len(jobs):
-                room.release(2 * workers - first)
-            open_jobs.remove(index)
-            if isinstance(outcome, SourceError):
-                raise outcome
-            if outcome is None:
-                raise RuntimeError(f"no result from {jobs[index].what}, the worker's traceback is above")
-            yield index, outcome
-            room.release()
-    finally:
-        stopped.set()
-        room.release(workers)
-
-
-def _next(done: "queue.SimpleQueue[tuple[int, T]]", site: Site, open_jobs: list[str]) -> tuple[int, T]:
-    try:
-        return done.get(timeout=site.deadline.left() + 0.2)
-    except queue.Empty:
-        more = f" and {len(open_jobs) - 1} more" if len(open_jobs) > 1 else ""
-        raise site.late(open_jobs[0] + more) from None
 
 
 def connect(server: config.Server, api: Api = PROMETHEUS, scheme: str = "Bearer") -> tuple[requests.Session, Site]:

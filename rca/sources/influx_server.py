@@ -24,6 +24,7 @@ from rca.sources import http
 from rca.sources.foreign import Place, Ways
 from rca.sources.influx import Taken
 from rca.sources.kept import Kept
+from rca.sources.parallel import Job, in_parallel
 from rca.sources.series import Block, Selector
 
 INFLUX = http.Api(
@@ -114,11 +115,11 @@ class InfluxStore:
         taken = Taken(self._ways.imports, self._node)
         wanted = self._wanted(taken)
         jobs = [
-            http.Job(f"the points of {name}", partial(self._points, name, fields, start, end))
+            Job(f"the points of {name}", partial(self._points, name, fields, start, end))
             for name, fields in wanted.items() if fields
         ]  # fmt: skip
         names = [name for name, fields in wanted.items() if fields]
-        for index, rows in http.in_parallel(jobs, self._talk.workers, self.site):
+        for index, rows in in_parallel(jobs, self._talk.workers, self.site):
             for row in rows:
                 points = taken.points(names[index], row.tags, row.field)
                 if points is not None:

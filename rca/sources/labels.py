@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 NAME = "__name__"
 _NAME = b'"__name__":"'
+KEPT = 4
+"""So many answers are kept, to know the next one by that names the same sets."""
 _SET = msgspec.json.Decoder(dict[str, str])
 _SETS = msgspec.json.Decoder(list[dict[str, str]])
 
@@ -28,16 +30,25 @@ class Pool:
         self._numbers: dict[bytes, int] = {}
         self._sorted: set[tuple[str, ...]] = set()
         self._reduced: dict[tuple[str, ...], _Reduced] = {}
+        self._runs: list[tuple[list[bytes], NDArray[np.int64]]] = []  # an exporter's metrics name all the same sets
         self._lock = threading.Lock()
 
     def read(self, texts: Sequence[bytes | msgspec.Raw]) -> "LabelSets":
         """Read label sets that are written as JSON; raises msgspec.DecodeError where one is none."""
         names, sets = _split(texts)
+        known = next((who for run, who in self._runs if run == sets), None)
+        if known is None:
+            known = self._read(sets)
+            self._runs = [(sets, known), *self._runs[: KEPT - 1]]
+        return LabelSets(names, known, self)
+
+    def _read(self, sets: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the numbers of sets."""
         who = list(map(self._numbers.get, sets))
         if None in who:
             self._add([text for text, number in zip(sets, who, strict=True) if number is None])
             who = list(map(self._numbers.get, sets))
-        return LabelSets(names, np.array(who, dtype=np.int64), self)
+        return np.array(who, dtype=np.int64)
 
     def adopt(self, labels: Sequence[Mapping[str, str]]) -> "LabelSets":
         """Return label sets as sets of this pool."""
@@ -124,6 +135,13 @@ class LabelSets(Sequence[dict[str, str]]):
     def take(self, rows: NDArray[np.int64]) -> "LabelSets":
         """Return the labels of some of the series."""
         return LabelSets([self.names[row] for row in rows.tolist()], self.who[rows], self.pool)
+
+    def first(self, names: Sequence[str]) -> list[str]:
+        """Return for each of the series the first of these labels that it has, empty where it has none."""
+        sets = self.pool.sets
+        return [
+            next((sets[number][name] for name in names if sets[number].get(name)), "") for number in self.who.tolist()
+        ]
 
     def each(self, read: Callable[[Sequence[Mapping[str, str]]], NDArray[np.int64]]) -> NDArray[np.int64]:
         """Apply what reads a number out of each label set without its name, once for each distinct set."""

@@ -149,8 +149,7 @@ class Bench:
     def _coded(self, values: Floats, labels: LabelSets | None, codes: Codes, odd: _Odd) -> Floats:
         """Turn series into numbers for the values of a label, whatever it is called there."""
         names = (codes.label, *(name for name, _ in self.asked.aliases.get(codes.label, ())))
-        sets: Sequence[Mapping[str, str]] = labels or [{}] * len(values)
-        own = [next((one[name] for name in names if one.get(name)), "") for one in sets]
+        own = [""] * len(values) if labels is None else labels.first(names)
         return _counted(values, own, codes.values, odd) if codes.values else _numbered(values, own, odd)
 
     def _on(self, number: int, grid: Grid) -> Raw:

@@ -10,6 +10,7 @@ from rca import config
 from rca.errors import SourceError, UsageError
 from rca.sources import http
 from rca.sources.mlflow import Found, Point
+from rca.sources.parallel import Job, in_parallel
 
 T = TypeVar("T")
 MLFLOW = http.Api("an MLflow", "mlflow", "set the base URL of the tracking server, with its path where it has one")
@@ -109,8 +110,8 @@ class Server:
 
     def points(self, run: Found, names: Sequence[str]) -> Iterator[Point]:
         """Yield the points of these metrics of a run, several metrics asked for at once."""
-        jobs = [http.Job(f"the history of {name}", partial(self._history, run.id, name)) for name in names]
-        for index, found in http.in_parallel(jobs, self._workers, self._site):
+        jobs = [Job(f"the history of {name}", partial(self._history, run.id, name)) for name in names]
+        for index, found in in_parallel(jobs, self._workers, self._site):
             for one in found:
                 if one.value is not None:
                     yield names[index], one.timestamp / 1000.0, one.value, float(one.step)

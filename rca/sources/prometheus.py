@@ -25,6 +25,7 @@ from rca.sources import http, matrix
 from rca.sources.assemble import Deployment, assemble
 from rca.sources.blocks import nothing
 from rca.sources.labels import Pool
+from rca.sources.parallel import Job, in_parallel
 from rca.sources.series import Block, Matcher, Selector
 
 T = TypeVar("T")
@@ -141,8 +142,8 @@ class PrometheusStore:
         They are decoded here, in one thread: those that ask would only wait for each other in it, and the server for
         them.
         """
-        jobs = [http.Job(written(selector), partial(self._raw, selector)) for selector in selectors]
-        for index, pieces in http.in_parallel(jobs, self._workers, self.site):
+        jobs = [Job(written(selector), partial(self._raw, selector)) for selector in selectors]
+        for index, pieces in in_parallel(jobs, self._workers, self.site):
             blocks = [matrix.clipped(self._decoded(piece.body), piece.first, piece.last) for piece in pieces]
             yield index, matrix.joined(blocks) if blocks else nothing()
 
@@ -150,8 +151,8 @@ class PrometheusStore:
         """Evaluate PromQL at evenly spaced times; a long grid is asked for in pieces."""
         step = float(times[1] - times[0]) if len(times) > 1 else 1.0
         pieces = [times[at : at + MAX_POINTS] for at in range(0, len(times), MAX_POINTS)]
-        jobs = [http.Job(http.shortened(query), partial(self._range, query, piece, step)) for piece in pieces]
-        blocks = dict(http.in_parallel(jobs, self._workers, self.site))
+        jobs = [Job(http.shortened(query), partial(self._range, query, piece, step)) for piece in pieces]
+        blocks = dict(in_parallel(jobs, self._workers, self.site))
         return matrix.joined([blocks[index] for index in range(len(pieces))]) if pieces else nothing()
 
     def warnings(self) -> tuple[str, ...]:
@@ -238,7 +239,7 @@ class PrometheusStore:
 
     def _alone(self, what: str, call: Callable[[], object]) -> object:
         """Ask one small question, under the deadline as all."""
-        [(_, answer)] = http.in_parallel([http.Job(what, call)], 1, self.site)
+        [(_, answer)] = in_parallel([Job(what, call)], 1, self.site)
         return answer
 
     def _shaped(self, answer: object, shape: type[T]) -> T:

@@ -4,9 +4,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+
 from rca.plain import natural
+from rca.relations import natural_places
 from rca.sources.identity import Seen
 
 Key = tuple[str, ...]
@@ -47,7 +51,7 @@ class Gpus:
 
 
 class Ranks(NamedTuple):
-    """Ranks by (job, rank), each with its place in the job and on a GPU; when info series spoke of each, first and
+    """Ranks by (job, rank) in natural order, each with its place in the job and on a GPU; when info series spoke of each, first and
     last; and what was odd about them."""
 
     rows: dict[Key, Row]
@@ -74,7 +78,7 @@ def find_ranks(infos: Sequence[Info], series: Iterable[Seen], nodes: Mapping[str
         if key is not None:
             grouped.setdefault(key, []).append(info)
     warnings = [f"ranks: {nameless} info series name no rank"] if nameless else []
-    rows = {key: _row(key, _latest(grouped[key], nodes).seen, nodes, gpus) for key in sorted(grouped, key=in_order)}
+    rows = {key: _row(key, _latest(grouped[key], nodes).seen, nodes, gpus) for key in ordered(grouped)}
     warnings += _restless(grouped, nodes, gpus)
     warnings += _fill_indices(rows)
     extra: dict[Key, Row] = {}
@@ -87,13 +91,14 @@ def find_ranks(infos: Sequence[Info], series: Iterable[Seen], nodes: Mapping[str
     told = {job for job, _ in rows}
     unplaced = {key: row for key, row in extra.items() if key[0] not in told}
     warnings += _fill_indices(unplaced)
-    alone = sorted((key for key in extra if key[0] in told), key=in_order)
+    alone = ordered(key for key in extra if key[0] in told)
     if alone:
         warnings.append(f"ranks: {len(alone)} have series but no info series, for example {_named(alone[0])}")
-    rows |= extra
+    if extra:
+        rows |= extra
+        rows = {key: rows[key] for key in ordered(rows)}
     warnings += _homeless(rows)
-    spans = {key: (min(one.first for one in found), max(one.last for one in found)) for key, found in grouped.items()}
-    return Ranks(rows, spans, tuple(warnings))
+    return Ranks(rows, {key: _span(found) for key, found in grouped.items()}, tuple(warnings))
 
 
 def members(infos: Sequence[Info], start: float) -> list[Info]:
@@ -139,6 +144,19 @@ def in_order(key: Key) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     return tuple(map(natural, key))
 
 
+def ordered(keys: Iterable[Key]) -> list[Key]:
+    """Sort keys of equally many parts as `in_order` does; few values in many keys are compared once each.
+
+    >>> ordered([("n10", "1"), ("n9", "2"), ("n9", "1")])
+    [('n9', '1'), ('n9', '2'), ('n10', '1')]
+    """
+    found = list(keys)
+    if not found:
+        return found
+    order = np.lexsort([natural_places(part) for part in reversed([*zip(*found, strict=True)])])
+    return [found[row] for row in order.tolist()]
+
+
 def _named(key: Key) -> str:
     return f"rank {key[1]} of job {key[0]}"
 
@@ -173,6 +191,13 @@ def _row(key: Key, seen: Seen, nodes: Mapping[str, str], gpus: Gpus) -> Row:
         gpus.add(place, values.get("uuid", ""))
         node = place[0]
     return row | {"job": key[0], "rank": key[1], "node": node, "gpu": place[1] if place is not None else ""}
+
+
+def _span(infos: Sequence[Info]) -> tuple[float, float]:
+    """Return when info series spoke first and last."""
+    if len(infos) == 1:
+        return infos[0].first, infos[0].last
+    return min(one.first for one in infos), max(one.last for one in infos)
 
 
 def _restless(grouped: Mapping[Key, Sequence[Info]], nodes: Mapping[str, str], gpus: Gpus) -> list[str]:
@@ -215,14 +240,14 @@ def _fill_indices(rows: Mapping[Key, Row]) -> list[str]:
         jobs.setdefault(row["job"], []).append(row)
     assumed, clashing = [], []
     for job, members in sorted(jobs.items()):
-        plain = not any(row[name] for row in members for name in ("tp", "pp", "dp"))
-        for row in members:
-            told = any(row[name] for name in ("tp", "pp", "dp"))
-            if plain or told:
-                row.update({name: row[name] or (row["rank"] if plain and name == "dp" else "0") for name in INDICES})
-        if plain:
+        told = [row for row in members if row["tp"] or row["pp"] or row["dp"]]
+        if not told:
             assumed.append(job)
-        places = [tuple(row[name] for name in INDICES) for row in members if row["dp"]]
+        for row in told or members:
+            for name in INDICES:
+                if not row[name]:
+                    row[name] = "0" if told or name != "dp" else row["rank"]
+        places = [*map(itemgetter(*INDICES), [row for row in members if row["dp"]])]
         if len(set(places)) < len(places):
             clashing.append(job)
     warnings = []
@@ -244,7 +269,7 @@ def _listed(jobs: Sequence[str]) -> str:
 
 def _homeless(rows: Mapping[Key, Row]) -> list[str]:
     """Warn of ranks whose GPU is not known."""
-    homeless = sorted((key for key, row in rows.items() if not row["gpu"]), key=in_order)
+    homeless = [key for key, row in rows.items() if not row["gpu"]]
     if not homeless:
         return []
     count = f"{len(homeless)} of {len(rows)} have no known GPU, for example {_named(homeless[0])}"

@@ -12,7 +12,7 @@ from rca.model import Table
 from rca.plain import natural
 from rca.sources.grid import Ints
 from rca.sources.identity import Seen, is_address, unify
-from rca.sources.ranks import DEFAULT, INDICES, Gpus, Info, Key, Ranks, Row, find_ranks, in_order
+from rca.sources.ranks import DEFAULT, INDICES, Gpus, Info, Key, Ranks, Row, find_ranks, in_order, ordered
 from rca.sources.topology import Topology, port_name
 
 COMMUNICATORS = ("tp", "cp", "dp", "pp")
@@ -83,10 +83,10 @@ class _Builder:
         self.place_nics()
         self.add_job_parts()
         self.add_shared()
-        ordered = {kind: sorted(found, key=in_order) for kind, found in self.found.items()}
-        tables = {kind: self.table(kind, keys) for kind, keys in ordered.items()}
+        keys = {kind: ordered(found) for kind, found in self.found.items()}
+        tables = {kind: self.table(kind, keys[kind]) for kind in keys}
         self.warnings += self.topology.objections(row["node"] for row in self.found.get("node", {}).values())
-        rows = {kind: self.rows(kind, ordered[kind]) for kind in self.keys}
+        rows = {kind: self.rows(kind, keys[kind]) for kind in self.keys}
         return Directory(tables, rows, tuple(self.warnings), self.names)
 
     def rename_by_uuid(self) -> None:
@@ -212,7 +212,7 @@ class _Builder:
         never = (-np.inf, -np.inf)
         crowded: set[Key] = set()
         since: dict[Key, float] = {}
-        for key in sorted(ranks.rows, key=lambda key: (-ranks.spans.get(key, never)[1], in_order(key))):
+        for key in sorted(ranks.rows, key=lambda key: -ranks.spans.get(key, never)[1]):
             rank = ranks.rows[key]
             place = (rank["node"], rank["gpu"])
             row = self.found["gpu"].get(place)
