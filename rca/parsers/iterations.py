@@ -31,11 +31,11 @@ _AS_JSON = bytes.maketrans(_BLANKS + b"|", b" " * len(_BLANKS) + b",")
 class Layout(NamedTuple):
     """How lines of one shape are read.
 
-    `numbers` decodes the numbers of many lines: with blanks for keys and commas for bars between them they are JSON. It takes
-    steps that have digits alone, so that a line of a shape that has been read is an iteration line.
-    `factors` are for those that are not printed in their unit, and make floats of steps. `names` are of those whose name is none in Python, and
-    what it is; `unknown` are those without any. `stamp` is how long a time is that stands in brackets before the steps
-    and is the only one there, 0 where there is none.
+    `numbers` decodes the numbers of many lines: with blanks for keys and commas for bars between them they are JSON. It
+    takes steps of digits alone, so what it takes of a shape that was an iteration line once is one. `factors` are for
+    those that are not printed in their unit, and make floats of steps. `names` are of those whose name is none in
+    Python, and what it is; `unknown` are those without any. `stamp` is how long a time is that stands in brackets
+    before the steps and is the only one there, 0 where there is none.
     """
 
     numbers: msgspec.json.Decoder[list[Any]]
