@@ -93,6 +93,25 @@ def test_blocks_of_timers() -> None:
     ]
 
 
+MIXED = [*BLOCK.splitlines(), *EACH.splitlines(), *AIAK.splitlines(), *LONGEST.splitlines(), *CHATTER.splitlines(), OLD]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(MIXED)), st.integers(1, 6), st.integers(0, 80), st.sampled_from("0.|:,(- x")))
+)
+@settings(max_examples=200, deadline=None)
+def test_timers_at_once_say_what_they_say_line_by_line(parts: list[tuple[int, int, int, str]]) -> None:
+    lines = BLOCK.splitlines()
+    for begin, count, at, letter in parts:
+        first, *others = MIXED[begin : begin + count] or [""]
+        lines += [first[:at] + letter + first[at + 1 :], *others]
+    whole, single = Reader(None, UTC), Reader(None, UTC)
+    found = whole.take("".join(f"{line}\n" for line in lines).encode()) + whole.flush()
+    alone = [one for line in lines for one in single.take(f"{line}\n".encode())] + single.flush()
+    assert repr(found) == repr(alone)
+    assert (whole.lines, whole.unknown) == (single.lines, single.unknown)
+
+
 def test_timers_come_after_their_step_and_before_the_next() -> None:
     kinds = [one.kind for one in read(f"{OLD}\n{BLOCK}{OLD}\n{LONGEST}")]
     assert kinds == ["step", "phase_min", "phase_max", "once", "step", "phase_max"]

@@ -23,7 +23,7 @@ _NEMO = b"raining epoch "
 _LAYOUTS, _KEYS = 64, 1024
 _OF_NUMBERS = b"0123456789+-.E "
 """What the numbers of lines and the blanks around them are made of: lines of one shape are the same without them."""
-_Whole = Annotated[float, msgspec.Meta(ge=0, multiple_of=1)]
+_Whole = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _BLANKS = bytes(set(range(256)) - set(b"0123456789+-.E,[]|"))
 _AS_JSON = bytes.maketrans(_BLANKS + b"|", b" " * len(_BLANKS) + b",")
 
@@ -31,10 +31,11 @@ _AS_JSON = bytes.maketrans(_BLANKS + b"|", b" " * len(_BLANKS) + b",")
 class Layout(NamedTuple):
     """How lines of one shape are read.
 
-    `numbers` decodes the numbers of many lines: with blanks for keys and commas for bars between them they are JSON.
-    `factors` are for those that are not printed in their unit. `names` are of those whose name is none in Python, and
-    what it is; `unknown` are those without any. `stamp` is how long a time is that stands in brackets before the steps
-    and is the only one there, 0 where there is none.
+    `numbers` decodes the numbers of many lines: with blanks for keys and commas for bars between them they are JSON. It
+    takes steps of digits alone, so what it takes of a shape that was an iteration line once is one. `factors` are for
+    those that are not printed in their unit, and make floats of steps. `names` are of those whose name is none in
+    Python, and what it is; `unknown` are those without any. `stamp` is how long a time is that stands in brackets
+    before the steps and is the only one there, 0 where there is none.
     """
 
     numbers: msgspec.json.Decoder[list[Any]]
@@ -43,9 +44,8 @@ class Layout(NamedTuple):
     unknown: list[str]
     stamp: int
 
-    def read(self, lines: Sequence[bytes], moments: Moments) -> list[Record] | None:
-        """Read lines; None where something in them is not written as JSON writes it, such as 1,000."""
-        begins = [line.find(BEGIN) for line in lines]
+    def read(self, lines: Sequence[bytes], begins: Sequence[int], moments: Moments) -> list[Record] | None:
+        """Read lines from where they begin; None where something is not written as JSON writes it, such as 1,000."""
         texts = [
             line[begin + len(BEGIN) : line.rfind(b"|")].replace(b"/", b",", 1)
             for begin, line in zip(begins, lines, strict=True)
@@ -56,28 +56,37 @@ class Layout(NamedTuple):
             return None
         if len(rows) != len(lines):
             return None
-        found = []
+        times = self._times(lines, begins, moments)
+        found = list(map(asdict, rows))
+        for field, factor in self.factors:
+            for one in found:
+                one[field] *= factor
+        for name, field in self.names:
+            for one in found:
+                one[field] = one.pop(name)
+        for name in self.unknown:
+            for one in found:
+                del one[name]
+        return (
+            None if times is None else [Record("step", time, None, one) for time, one in zip(times, found, strict=True)]
+        )
+
+    def _times(self, lines: Sequence[bytes], begins: Sequence[int], moments: Moments) -> list[float | None] | None:
+        """Return when lines were printed; None where in one something else stands in the place of the time."""
+        if not self.stamp:
+            return [moments.find(line, 0, begin) for line, begin in zip(lines, begins, strict=True)]
+        times: list[float | None] = []
         last, minute = b"", None
-        for begin, line, fields in zip(begins, lines, map(asdict, rows), strict=True):
-            for field, factor in self.factors:
-                fields[field] *= factor
-            for name, field in self.names:
-                fields[field] = fields.pop(name)
-            for name in self.unknown:
-                del fields[name]
+        for line, begin in zip(lines, begins, strict=True):
             start = begin - self.stamp
             seconds = line[start + 17 : begin - 2]
-            if not self.stamp:
-                time = moments.find(line, 0, begin)
-            elif line.startswith(b"[", start - 1) and seconds.replace(b".", b"", 1).isdigit():
-                if line[start : start + 16] != last:
-                    last = line[start : start + 16]
-                    minute = moments.minute(last)
-                time = None if minute is None else minute + float(seconds)
-            else:
+            if not line.startswith(b"[", start - 1) or not seconds.replace(b".", b"", 1).isdigit():
                 return None
-            found.append(Record("step", time, None, fields))
-        return found
+            if minute is None or not line.startswith(last, start):
+                last = line[start : start + 16]
+                minute = moments.minute(last)
+            times.append(None if minute is None else minute + float(seconds))
+        return times
 
 
 class Iterations:
@@ -98,7 +107,8 @@ class Iterations:
         """
         found: list[Record | None] = [None] * len(lines)
         alike: defaultdict[bytes, list[int]] = defaultdict(list)
-        likely = [place for place, line in enumerate(lines) if BEGIN in line]
+        begins = [line.find(BEGIN) for line in lines]
+        likely = [place for place, begin in enumerate(begins) if begin >= 0]
         shapes = b"\n".join([lines[place] for place in likely]).translate(None, _OF_NUMBERS).split(b"\n")
         for place, shape in zip(likely, shapes, strict=False):
             alike[shape].append(place)
@@ -107,7 +117,7 @@ class Iterations:
             if shape not in self._layouts and len(self._layouts) < _LAYOUTS:
                 self._layouts[shape] = self._layout(these[0])
             layout = self._layouts.get(shape)
-            steps = layout and all(map(_ITERATION.search, these)) and layout.read(these, self._moments)
+            steps = layout and layout.read(these, [begins[place] for place in places], self._moments)
             if steps and steps[0] != self._read(these[0]):
                 del self._layouts[shape]  # was made from a line whose keys were garbled
                 steps = None
@@ -161,9 +171,12 @@ class Iterations:
         alone = bracket and before.count(b":") < 2 and _STAMP.fullmatch(stamp)
         layout = Layout(
             msgspec.json.Decoder(list[row]),  # type: ignore[valid-type]  # made above
-            [(field, name.factor) for field, name in pairs if name and name.factor != 1.0],
+            [
+                *((field, 1.0) for field in fields[:2]),
+                *((field, one.factor) for field, one in pairs if one and one.factor != 1.0),
+            ],
             [(field, name.field) for field, name in pairs if name and name.field != field],
             [field for field, name in pairs if not name],
             len(stamp) if alone else 0,
         )
-        return layout if layout.read([line], self._moments) == [step] else None
+        return layout if layout.read([line], [line.find(BEGIN)], self._moments) == [step] else None

@@ -51,7 +51,7 @@ LITERALS = (
 """One of these is in every line of interest that is no JSON. Few of them are found much sooner than many."""
 _ENTRY = b"..: "
 _RARE = (b"{",)
-BLOCK, LONGEST = 4 << 20, 16 << 20
+BLOCK, LONGEST = 1 << 20, 16 << 20
 _NAMED = re.compile(r"(?<![a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _DIGITS = re.compile(rb"\d+")
 _LONGEST = 160
@@ -103,13 +103,18 @@ class Reader:
         view = memoryview(block)
         texts = [view[begin:end].tobytes() for begin, end in lines]
         for (begin, end), line, step in zip(lines, texts, self._iterations.read(texts), strict=True):
+            if begin < done:
+                continue  # stood below a heading
             if done < begin:
                 self._after_step = False
                 if self._timers is not None:
                     self._look(block, (done, begin), known)
+            before = self._timers
             if self._read(line, step, records):
                 known.add(begin)
             done = end + 1
+            if self._timers is not before and self._timers is not None:
+                done = self._timers.run(block, done, known)
         if done < len(block):
             self._after_step = False
             self._look(block, (done, len(block)), known)

@@ -14,7 +14,10 @@ from rca.parsers.record import Fields, Record, number
 HEADING = b"across ranks (ms):"
 _TITLE = re.compile(rb"(?:^|\s{2})([a-zA-Z][\w/-]*):\s*$")
 _RANK = re.compile(rb"(?:^|\s{2})rank +(\d+): *([-+.\deE]+)\s*$")
+_PAIR = re.compile(rb"([^\n]*\.\.): \((\d+\.\d+), (\d+\.\d+)\)\r?\n")
 _LEAST, _GREATEST, _ONCE = ("phase_min", None), ("phase_max", None), ("once", None)
+_BEFORE = (b".", b" ")
+"""One of these stands before the colon of an entry."""
 _NAMES = 4096
 _PATIENCE = 4
 """So many lines of others may stand between two entries of a block: ranks write at the same time."""
@@ -39,7 +42,7 @@ class TimerBlock:
         [('phase_min', {'forward_compute': 1.25}), ('phase_max', {'forward_compute': 1.5})]
         """
         head, colon, value = line.rpartition(b": ")
-        timer = self._names.get(head) if colon else None
+        timer = self._names.get(head) if colon and head.endswith(_BEFORE) else None
         if timer is not None:
             least, comma, greatest = value.strip(b" ()\r").partition(b", ")
             if comma:
@@ -50,6 +53,28 @@ class TimerBlock:
             return False
         self._patience = _PATIENCE
         return True
+
+    def run(self, block: bytes | bytearray, begin: int, known: set[int]) -> int:
+        """Take the pairs that stand together from a line on; add where each begins, and return where they end.
+
+        >>> block, known = TimerBlock(Names()), set()
+        >>> block.run(b"optimizer ....: (50.00, 51.25)\\nall-grads-sync ..: (1.0, 2.0)\\nhello\\n", 0, known), known
+        (61, {0, 31})
+        """
+        least: dict[str, float] = {}
+        greatest: dict[str, float] = {}
+        while (match := _PAIR.match(block, begin)) is not None:
+            head, low, high = match.groups()
+            timer = self._names.get(head)
+            if timer is None or timer.once:
+                break
+            if timer.phase:
+                least[timer.phase], greatest[timer.phase] = float(low) * 1e-3, float(high) * 1e-3
+            known.add(begin)
+            begin = match.end()
+        if least:
+            self._found |= {_LEAST: least, _GREATEST: greatest}
+        return begin
 
     def _of_rank(self, line: bytes) -> bool:
         """Take `name:`, and `rank 0: value` after it."""
@@ -144,7 +169,7 @@ class Names:
         (Timer(phase='', once='load_checkpoint'), Timer(phase='optimizer', once=''), None)
         """
         timer = self._known.get(head)
-        if timer is None and head.endswith((b".", b" ")):
+        if timer is None and head.endswith(_BEFORE):
             name = head.rstrip(b" .").rpartition(b"  ")[2].strip().decode(errors="replace")
             timer = timer_of(name) or (Timer("", "") if "setup" in name else None)
             if timer is not None and len(self._known) < _NAMES:
