@@ -42,6 +42,8 @@ _MOST = 0.8
 _ASKED, _LARGEST = 8, 1_000_000
 _WORLD = re.compile(rb"world[_ ]size\"?[ .]*[:=. ] ?(\d{1,7})\b", re.IGNORECASE)
 _RANK = re.compile(rb'"rank" ?: ?"?(\d+)')
+_NUMBER = re.compile(rb"ank\W{0,8}(\d+)")
+"""What a line of text holds that tells a rank, and more; see `Telling`."""
 _OBJECT = msgspec.json.Decoder(dict[str, object])
 
 
@@ -153,6 +155,10 @@ class Logs:
         named = {rank: replace(end, line=line) for (rank, end), line in zip(found.items(), lines, strict=True)}
         self.known[ranks] = named
         return named
+
+    def closing(self) -> Iterator[Ends]:
+        """Yield the last line of every file that holds any."""
+        yield from (end for log in self.files if (end := self._end(log)) is not None)
 
     def _end(self, log: LogFile) -> Ends | None:
         if log.path not in self.ends:
@@ -398,14 +404,30 @@ class _Page:
 
     def ranks(self, block: Block, ranks: frozenset[str], seen: set[str]) -> Iterator[tuple[str, Line]]:
         """Yield the last line in a block of each rank (of those given, or of all) that is not among those `seen`."""
-        if not ranks and self._habit.ranked and seen.issuperset(map(_plain, set(_RANK.findall(block.data)))):
-            return
         sieve = self._sieve(Wanted(ranks=ranks)) if ranks else Telling(self._habit)
-        for line in reversed(list(self._lines(self._reader(), block, sieve))):
+        numbers = _RANK if self._habit.ranked else _NUMBER if sieve and "" in seen else None
+        if not ranks and numbers and seen.issuperset(map(_plain, set(numbers.findall(block.data)))):
+            return
+        if ranks or not sieve:
+            lines = reversed(list(self._lines(self._reader(), block, sieve)))
+        else:
+            lines = self._news(block, sieve.spans(block.data), seen)
+        for line in lines:
             name = line.rank or ""
             if name not in seen and (not ranks or name in ranks):
                 seen.add(name)
                 yield name, self.corrected(line)
+
+    def _news(self, block: Block, spans: Sequence[tuple[int, int]], seen: set[str]) -> Iterator[Line]:
+        """Yield, from the end on, those lines of a block that may be of ranks which are not among those `seen` by then."""
+        data = block.data
+        for a, b in reversed(spans):
+            if "" in seen and seen.issuperset(map(_plain, _NUMBER.findall(data, a, b))):
+                continue
+            reader = self._reader()
+            line = reader.read(data[a:b], block.offset + a, ended=block.ended or b < len(data))
+            if line is not None:
+                yield line if reader.told else self._dated(line, block)
 
     def _lines(self, reader: Parser, block: Block, sieve: Sieve | Telling) -> Iterator[Line]:
         """Yield the lines of a block that may be of the ranks that are wanted."""

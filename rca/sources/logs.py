@@ -104,7 +104,7 @@ def _apart(shown: str, node: str, seconds: float) -> str:
 
 def latest(lines: Lines) -> float | None:
     """Return when the last line was written; a clock that is more than a day ahead of most is not believed."""
-    times = sorted(one.line.time for one in lines.last().values() if one.line.time is not None and not one.guessed)
+    times = sorted(one.line.time for one in lines.closing() if one.line.time is not None and not one.guessed)
     return max((time for time in times if time <= times[len(times) // 2] + 86400.0), default=None)
 
 
