@@ -305,6 +305,24 @@ def test_what_is_passed_over_is_what_is_not_wanted(tmp_path_factory, seed, struc
         }
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_last_lines_in_a_text_of_many_ranks_are_found_block_by_block(tmp_path, monkeypatch, seed):
+    chance = random.Random(seed)
+    texts = []
+    for number in range(2000):
+        rank = min(int(chance.expovariate(0.3)), 40) if number > 100 else number  # some are heard early on only
+        told = chance.choice(
+            [f"[rank{rank}]: ", f"{stamp(START + number)} [rank{rank}]: ", f"{stamp(START + number)} ", ""]
+        )
+        said = chance.choice(["hello", "Rank 7 waits", "rank=3 waits", '{"rank": 5}', "frank 8"])
+        texts.append(f"{told}{said}\n")
+    path = tmp_path / "train.log"
+    path.write_text("".join(texts), encoding="utf-8")
+    last = {one.rank: one.source for one in logs(path).lines(Wanted()) if one.rank}
+    monkeypatch.setattr("rca.loglines.read.BLOCK", 4096)
+    assert {rank: end.line.source for rank, end in logs(path).last().items() if rank} == last
+
+
 def test_clocks_that_are_ahead_are_set_right(tmp_path):
     for node, ahead in (("node-1", 0.0), ("node-2", 30.0)):
         folder = tmp_path / node

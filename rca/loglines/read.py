@@ -41,9 +41,8 @@ _MOST = 0.8
 """Share of the sampled lines that makes a habit."""
 _ASKED, _LARGEST = 8, 1_000_000
 _WORLD = re.compile(rb"world[_ ]size\"?[ .]*[:=. ] ?(\d{1,7})\b", re.IGNORECASE)
-_RANK = re.compile(rb'"rank" ?: ?"?(\d+)')
 _NUMBER = re.compile(rb"ank\W{0,8}(\d+)")
-"""What a line of text holds that tells a rank, and more; see `Telling`."""
+"""What every line holds that tells a rank, and others may; see `Telling`."""
 _OBJECT = msgspec.json.Decoder(dict[str, object])
 
 
@@ -405,8 +404,10 @@ class _Page:
     def ranks(self, block: Block, ranks: frozenset[str], seen: set[str]) -> Iterator[tuple[str, Line]]:
         """Yield the last line in a block of each rank (of those given, or of all) that is not among those `seen`."""
         sieve = self._sieve(Wanted(ranks=ranks)) if ranks else Telling(self._habit)
-        numbers = _RANK if self._habit.ranked else _NUMBER if sieve and "" in seen else None
-        if not ranks and numbers and seen.issuperset(map(_plain, set(numbers.findall(block.data)))):
+        if "" not in seen and block.offset + len(block.data) < self.content.size:
+            seen.add("")  # who speaks for no rank is looked for at the end alone
+        known = (self._habit.json and self._habit.ranked) or ("" in seen and sieve)
+        if not ranks and known and seen.issuperset(map(_plain, set(_NUMBER.findall(block.data)))):
             return
         if ranks or not sieve:
             lines = reversed(list(self._lines(self._reader(), block, sieve)))
