@@ -185,10 +185,12 @@ class Look:
             return np.zeros((self.size(kind), 1), np.int8)
         on, index, reduced = place
         state = scored[0].state
-        if reduced or on == kind:
+        if reduced:
             return state
         if leaf.reduce == "count":
             return _counted(state, index, self.size(kind), leaf.at_least)
+        if on == kind:
+            return state
         spread = state[index]
         spread[index < 0] = 0
         return spread

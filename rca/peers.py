@@ -83,7 +83,7 @@ def grouped_medians(values: Floats, group: Indices) -> Floats:
 def folded(rows: NDArray[N], starts: Indices, fold: np.ufunc) -> NDArray[N]:
     """Reduce rows (n, T) from each of `starts` up to the next, as `fold.reduceat` does.
 
-    That is slow where groups are many and small: then the second members of all groups are added to the first ones, and so on.
+    That is slow where groups are many and small: then the second members of all groups are folded into the first, and so on.
     """
     sizes = np.diff(starts, append=len(rows))
     if len(starts) < sizes.max():

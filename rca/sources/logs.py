@@ -213,10 +213,8 @@ class Spoken(Kept):
         steps = np.unique(steps[(steps >= start) & (steps <= end)])
         self._said = logged(self.told_by, (start, end), steps)
         own = self._own
-        if (
-            self._said.failed and self._span is not None
-        ):  # no further: beside what a server has, it would seem to live on
-            until = min(end, self._span[1] + SILENCE)
+        if self._said.failed and self._span is not None:
+            until = min(end, self._span[1] + SILENCE)  # no further: beside what a server has, it would seem to live on
             own = {name: carried(block, until) for name, block in own.items()}
         ranks = places(self._said, self.told_by.job) if self._places else []
         self.blocks = {**Kept([*self._said.series, *ranks], "").blocks, **own}
