@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec.structs import asdict
 
 from rca.parsers.keys import Name, name_of
@@ -19,6 +20,7 @@ from rca.parsers.record import Record, number
 BEGIN = b"iteration "
 _ITERATION = re.compile(rb"iteration +(\d+) */ *(\d+) *\|")
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?\] ")
+_MINUTE = re.compile(rb"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:")
 _NEMO = b"raining epoch "
 _LAYOUTS, _KEYS = 64, 1024
 _OF_NUMBERS = b"0123456789+-.E "
@@ -28,21 +30,50 @@ _BLANKS = bytes(set(range(256)) - set(b"0123456789+-.E,[]|"))
 _AS_JSON = bytes.maketrans(_BLANKS + b"|", b" " * len(_BLANKS) + b",")
 
 
+class Stamp:
+    """Times in brackets before the steps, all as long as the first: `2026-08-22 15:22:22.250000`."""
+
+    def __init__(self, text: bytes) -> None:
+        fraction = max(len(text) - len("2026-08-22 15:22:22."), 0)
+        self._length = len("[") + len(text) + len("] ")
+        self._minutes = np.dtype({"names": ["minute"], "formats": ["S18"], "itemsize": self._length})
+        self._digits = np.array([18, 19, *range(21, 21 + fraction)])
+        self._weights = 10.0 ** np.arange(fraction + 1, -1, -1)
+        self._scale = 10.0**fraction
+        self._after = np.uint8(ord("." if fraction else "]"))
+
+    def read(self, lines: Sequence[bytes], begins: Sequence[int], moments: Moments) -> list[float] | None:
+        """Return when lines were printed; None where in one something else stands in the place of the time."""
+        if min(begins) < self._length:
+            return None
+        text = b"".join([line[begin - self._length : begin] for line, begin in zip(lines, begins, strict=True)])
+        printed = np.frombuffer(text, dtype=np.uint8).reshape(len(lines), -1)
+        digits = printed.take(self._digits, axis=1) - np.uint8(48)
+        minutes = np.frombuffer(text, dtype=self._minutes)["minute"].tolist()
+        starts = {one: moments.minute(one[1:17]) if _MINUTE.match(one) else None for one in set(minutes)}
+        if digits.max() > 9 or (printed[:, 20] != self._after).any() or None in starts.values():
+            return None
+        times: list[float] = (
+            np.array([starts[one] for one in minutes]) + digits @ self._weights / self._scale
+        ).tolist()
+        return times
+
+
 class Layout(NamedTuple):
     """How lines of one shape are read.
 
     `numbers` decodes the numbers of many lines: with blanks for keys and commas for bars between them they are JSON. It
     takes steps of digits alone, so what it takes of a shape that was an iteration line once is one. `factors` are for
     those that are not printed in their unit, and make floats of steps. `names` are of those whose name is none in
-    Python, and what it is; `unknown` are those without any. `stamp` is how long a time is that stands in brackets
-    before the steps and is the only one there, 0 where there is none.
+    Python, and what it is; `unknown` are those without any. `stamp` reads the times of lines whose only time before the
+    steps stands in brackets right before them, None where there is none.
     """
 
     numbers: msgspec.json.Decoder[list[Any]]
     factors: list[tuple[str, float]]
     names: list[tuple[str, str]]
     unknown: list[str]
-    stamp: int
+    stamp: Stamp | None
 
     def read(self, lines: Sequence[bytes], begins: Sequence[int], moments: Moments) -> list[Record] | None:
         """Read lines from where they begin; None where something is not written as JSON writes it, such as 1,000."""
@@ -54,9 +85,13 @@ class Layout(NamedTuple):
             rows = self.numbers.decode(b"[[%b]]" % b"],[".join(texts).translate(_AS_JSON))
         except msgspec.DecodeError:
             return None
-        if len(rows) != len(lines):
-            return None
-        times = self._times(lines, begins, moments)
+        if len(rows) != len(lines) or 0 in [row.step for row in rows] or 0 in [row.target_steps for row in rows]:
+            return None  # 0 may be -0, which is no step
+        times: Sequence[float | None] | None
+        if self.stamp is None:
+            times = [moments.find(line, 0, begin) for line, begin in zip(lines, begins, strict=True)]
+        else:
+            times = self.stamp.read(lines, begins, moments)
         found = list(map(asdict, rows))
         for field, factor in self.factors:
             for one in found:
@@ -70,23 +105,6 @@ class Layout(NamedTuple):
         return (
             None if times is None else [Record("step", time, None, one) for time, one in zip(times, found, strict=True)]
         )
-
-    def _times(self, lines: Sequence[bytes], begins: Sequence[int], moments: Moments) -> list[float | None] | None:
-        """Return when lines were printed; None where in one something else stands in the place of the time."""
-        if not self.stamp:
-            return [moments.find(line, 0, begin) for line, begin in zip(lines, begins, strict=True)]
-        times: list[float | None] = []
-        last, minute = b"", None
-        for line, begin in zip(lines, begins, strict=True):
-            start = begin - self.stamp
-            seconds = line[start + 17 : begin - 2]
-            if not line.startswith(b"[", start - 1) or not seconds.replace(b".", b"", 1).isdigit():
-                return None
-            if minute is None or not line.startswith(last, start):
-                last = line[start : start + 16]
-                minute = moments.minute(last)
-            times.append(None if minute is None else minute + float(seconds))
-        return times
 
 
 class Iterations:
@@ -177,6 +195,6 @@ class Iterations:
             ],
             [(field, name.field) for field, name in pairs if name and name.field != field],
             [field for field, name in pairs if not name],
-            len(stamp) if alone else 0,
+            Stamp(stamp.removesuffix(b"] ")) if alone else None,
         )
         return layout if layout.read([line], [line.find(BEGIN)], self._moments) == [step] else None

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from datetime import tzinfo
 from io import BufferedIOBase
 
+from msgspec.structs import replace
+
 from rca.parsers import frameworks, megatron
 from rca.parsers.iterations import BEGIN, Iterations
 from rca.parsers.moments import Moments
@@ -53,7 +55,7 @@ _ENTRY = b"..: "
 _RARE = (b"{",)
 BLOCK, LONGEST = 1 << 20, 16 << 20
 _NAMED = re.compile(r"(?<![a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_DIGITS = re.compile(rb"\d+")
+_AS_SHAPE = bytes.maketrans(b"0123456789", b"##########")
 _LONGEST = 160
 _SHAPES, _SAMPLED, _PER_BLOCK = 200, 5_000, 64
 OTHERS = "(other shapes)"
@@ -108,8 +110,14 @@ class Reader:
             if done < begin:
                 self._after_step = False
                 if self._timers is not None:
-                    self._look(block, (done, begin), known)
+                    self._timers.look(block, (done, begin), known)
             before = self._timers
+            if before is None and step is not None:
+                self._after_step = True
+                records.append(step)
+                known.add(begin)
+                done = end + 1
+                continue
             if self._read(line, step, records):
                 known.add(begin)
             done = end + 1
@@ -117,7 +125,8 @@ class Reader:
                 done = self._timers.run(block, done, known)
         if done < len(block):
             self._after_step = False
-            self._look(block, (done, len(block)), known)
+            if self._timers is not None:
+                self._timers.look(block, (done, len(block)), known)
         self.lines += count
         self.known += len(known)
         self._sample(block, known)
@@ -130,22 +139,12 @@ class Reader:
         return self._ranked(records)
 
     def _ranked(self, records: list[Record]) -> list[Record]:
-        return [one if one.rank else one._replace(rank=self._rank) for one in records] if self._rank else records
+        return [one if one.rank else replace(one, rank=self._rank) for one in records] if self._rank else records
 
     def _close(self, records: list[Record]) -> None:
         if self._timers is not None:
             records += self._timers.records()
             self._timers = None
-
-    def _look(self, block: bytes | bytearray, part: tuple[int, int], known: set[int]) -> None:
-        """Look at lines that hold nothing by themselves, as long as they may be timers of an open block."""
-        begin, end = part
-        while self._timers is not None and self._timers.looking and begin < end:
-            stop = block.find(b"\n", begin, end)
-            stop = end if stop < 0 else stop
-            if self._timers.take(bytes(block[begin:stop])):
-                known.add(begin)
-            begin = stop + 1
 
     def _read(self, line: bytes, step: Record | None, records: list[Record]) -> bool:
         """Add what a line says, which is a step or anything else, and say whether it is understood."""
@@ -170,7 +169,7 @@ class Reader:
         at = line.find(_ONE_LINE)
         if at >= 0:
             time = self._moments.find(line, 0, at)
-            records += [one._replace(time=time) for one in one_line(line, at)]
+            records += [replace(one, time=time) for one in one_line(line, at)]
             return True
         found = self._others(line)
         records += found or []
@@ -203,7 +202,10 @@ def shape_of(line: bytes) -> str:
     >>> shape_of(b"[rank12] step 0.25 of 300, took 7ms\\r")
     '[rank#] step #.# of #, took #ms'
     """
-    return _DIGITS.sub(b"#", line[:_LONGEST].strip()).decode("utf-8", errors="replace")
+    text = line[:_LONGEST].strip().translate(_AS_SHAPE)
+    while b"##" in text:
+        text = text.replace(b"##", b"#")
+    return text.decode("utf-8", errors="replace")
 
 
 def rank_of(name: str) -> str | None:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 Fields = Mapping[str, float | str]
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One thing that a log says: what kind of thing, when (unix seconds), on which rank, and its numbers.
 
     `time` is None where the line has none, `rank` where the line does not name one: a framework then prints on one

@@ -11,7 +11,7 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 from numpy.typing import NDArray
 
-_PART = 1 << 18
+_PART = 1 << 19
 """So many bytes are filtered at once, so that they stay in the cache of a core from one pass to the next."""
 _NEWLINE = np.uint8(10)
 

@@ -6,6 +6,7 @@ pairs, so the value decides, not the heading.
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rca.parsers.keys import MICRO, ONCE, phase_of
@@ -15,10 +16,12 @@ HEADING = b"across ranks (ms):"
 _TITLE = re.compile(rb"(?:^|\s{2})([a-zA-Z][\w/-]*):\s*$")
 _RANK = re.compile(rb"(?:^|\s{2})rank +(\d+): *([-+.\deE]+)\s*$")
 _PAIR = re.compile(rb"([^\n]*\.\.): \((\d+\.\d+), (\d+\.\d+)\)\r?\n")
+_LIKELY = re.compile(rb":(?: [ (\d.,+eE)-]+)?[ \r]*$", re.MULTILINE)
+"""What may end an entry: a title's colon, or numbers after one."""
 _LEAST, _GREATEST, _ONCE = ("phase_min", None), ("phase_max", None), ("once", None)
 _BEFORE = (b".", b" ")
 """One of these stands before the colon of an entry."""
-_NAMES = 4096
+_NAMES, _USUAL = 4096, 8
 _PATIENCE = 4
 """So many lines of others may stand between two entries of a block: ranks write at the same time."""
 
@@ -54,6 +57,30 @@ class TimerBlock:
         self._patience = _PATIENCE
         return True
 
+    def look(self, block: bytes | bytearray, part: tuple[int, int], known: set[int]) -> None:
+        """Take what is an entry among the next lines of a part; add where each begins.
+
+        >>> block, known = TimerBlock(Names()), set()
+        >>> block.look(b"hello\\noptimizer ....: 50.0\\nhello\\n", (0, 32), known), known
+        (None, {6})
+        """
+        begin, end = part
+        while self._patience > 0 and begin < end:
+            stop, lines = begin, 0
+            while lines < self._patience and stop < end:
+                stop, lines = block.find(b"\n", stop, end) + 1 or end, lines + 1
+            match = _LIKELY.search(block, begin, stop)
+            if match is None:
+                self._patience -= lines
+                return
+            first = block.rfind(b"\n", begin, match.start()) + 1 or begin
+            last = block.find(b"\n", match.start(), end)
+            last = end if last < 0 else last
+            self._patience -= block.count(b"\n", begin, first)
+            if self.take(bytes(block[first:last])):
+                known.add(first)
+            begin = last + 1
+
     def run(self, block: bytes | bytearray, begin: int, known: set[int]) -> int:
         """Take the pairs that stand together from a line on; add where each begins, and return where they end.
 
@@ -61,19 +88,26 @@ class TimerBlock:
         >>> block.run(b"optimizer ....: (50.00, 51.25)\\nall-grads-sync ..: (1.0, 2.0)\\nhello\\n", 0, known), known
         (61, {0, 31})
         """
-        least: dict[str, float] = {}
-        greatest: dict[str, float] = {}
-        while (match := _PAIR.match(block, begin)) is not None:
-            head, low, high = match.groups()
+        usual = self._names.usual(block, begin)
+        if usual is not None:
+            phases, match = usual
+            printed = match.groups()
+            known.update([place for place, _ in match.regs[1::3]])
+            for whose, texts in ((_LEAST, printed[1::3]), (_GREATEST, printed[2::3])):
+                self._found[whose] = {one: float(text) * 1e-3 for one, text in zip(phases, texts, strict=True) if one}
+            return match.end()
+        timers: dict[bytes, Timer] = {}
+        while (pair := _PAIR.match(block, begin)) is not None:
+            head, low, high = pair.groups()
             timer = self._names.get(head)
             if timer is None or timer.once:
                 break
-            if timer.phase:
-                least[timer.phase], greatest[timer.phase] = float(low) * 1e-3, float(high) * 1e-3
+            self._keep(timer, _LEAST, low)
+            self._keep(timer, _GREATEST, high)
+            timers[head] = timer
             known.add(begin)
-            begin = match.end()
-        if least:
-            self._found |= {_LEAST: least, _GREATEST: greatest}
+            begin = pair.end()
+        self._names.remember(timers)
         return begin
 
     def _of_rank(self, line: bytes) -> bool:
@@ -90,11 +124,6 @@ class TimerBlock:
                 self._timer = timer
                 return True
         return False
-
-    @property
-    def looking(self) -> bool:
-        """Say whether the next lines may be entries; later ones are looked at where they are found by their dots."""
-        return self._patience > 0
 
     def records(self) -> list[Record]:
         """Return what the block says, a record for each kind and rank."""
@@ -148,14 +177,15 @@ def timer_of(name: str) -> Timer | None:
     """Return the timer of a name; one that Megatron lacks is one where its line has the form of an entry."""
     plain = name.removesuffix("-time")
     timer = Timer(phase_of(name), ONCE.get(name) or ONCE.get(plain, ""))
-    return timer if timer.phase or timer.once or "-" in name else None
+    return timer if timer.phase or timer.once or ("-" in name and " " not in name) else None
 
 
 class Names:
-    """What stands before a number, to the timer that it names; the same few come again and again."""
+    """What stands before a number, to the timer that it names; the same few come again and again, in the same order."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Timer] = {}
+        self._usual: list[tuple[list[str], re.Pattern[bytes]]] = []
 
     def get(self, head: bytes) -> Timer | None:
         """Return the timer of an entry without what a launcher puts in front; None where it is none.
@@ -175,3 +205,18 @@ class Names:
             if timer is not None and len(self._known) < _NAMES:
                 self._known[head] = timer
         return timer
+
+    def remember(self, timers: Mapping[bytes, Timer]) -> None:
+        """Take down what stood together, to find it at once when it comes again."""
+        if timers and len(self._usual) < _USUAL:
+            lines = [rb"()%b: \((\d+\.\d+), (\d+\.\d+)\)\r?\n" % re.escape(head) for head in timers]
+            self._usual.append(([timer.phase for timer in timers.values()], re.compile(b"".join(lines))))
+
+    def usual(self, block: bytes | bytearray, begin: int) -> "tuple[list[str], re.Match[bytes]] | None":
+        """Return the phases of pairs that stand together from a line on as they did before, None for others; and where
+        each begins and its two numbers, as three groups of a match."""
+        for phases, pattern in self._usual:
+            match = pattern.match(block, begin)
+            if match is not None:
+                return phases, match
+        return None
