@@ -14,10 +14,9 @@ import numpy as np
 
 from rca.errors import SourceError
 from rca.library import Library
-from rca.model import Measurement, Snapshot, Window
+from rca.model import Snapshot, Window
 from rca.plain import natural
 from rca.sources.asking import Answered, Questions, answers, questions
-from rca.sources.derive import derive
 from rca.sources.draft import Desk, Draft
 from rca.sources.expressions import Sampled
 from rca.sources.grid import Ints, clean
@@ -68,10 +67,8 @@ def collect(store: Store, library: Library, window: Window, deployment: Deployme
 def shaped(store: Store, window: Window, seen: Seen) -> Snapshot:
     """Make a snapshot of what was collected."""
     desk, draft, said = seen
-    library, times, directory = desk.library, draft.times, draft.directory
-    measured = {name: found for name, found in draft.found.items() if isinstance(found, Measurement)}
-    absent = {name: found for name, found in draft.found.items() if isinstance(found, str)}
-    derived = derive(library.signals, library.entities, directory.tables, measured, absent)
+    times, directory = draft.times, draft.directory
+    derived = draft.derived.finish()
     warnings = [
         *_short(times, window),
         *directory.warnings,

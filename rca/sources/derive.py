@@ -32,10 +32,10 @@ def derive(
 
     A sum needs all its terms, a missing subtrahend counts as nothing. Reductions leave NaN out, as far as `reduced` says.
     """
-    work = _Work(signals, tables, Members(entities, tables), Result(dict(measured), dict(absent)))
-    for name in sorted(signals):
-        work.resolve(name, ())
-    return work.result
+    work = Work(signals, Members(entities, tables))
+    work.result.measurements.update(measured)
+    work.result.absent.update(absent)
+    return work.finish()
 
 
 class Members:
@@ -89,16 +89,34 @@ class Members:
         return pairs[:, 0], pairs[:, 1]
 
 
-class _Work:
-    """The signals computed so far."""
+class Work:
+    """The signals measured and computed so far."""
 
-    def __init__(
-        self, signals: Mapping[str, Signal], tables: Mapping[str, Table], members: Members, result: Result
-    ) -> None:
+    def __init__(self, signals: Mapping[str, Signal], members: Members) -> None:
         self.signals = signals
-        self.tables = tables
         self.members = members
-        self.result = result
+        self.result = Result({}, {})
+        self._open = {name: signal.derived.inputs() for name, signal in sorted(signals.items()) if signal.derived}
+
+    def take(self, name: str, found: Measurement | str) -> None:
+        """Take what was measured, or why nothing was, and compute what needs nothing else."""
+        if isinstance(found, str):
+            self.result.absent[name] = found
+        else:
+            self.result.measurements[name] = found
+        while ready := [one for one, inputs in self._open.items() if all(map(self._settled, inputs))]:
+            for one in ready:
+                self.resolve(one, ())
+                del self._open[one]
+
+    def finish(self) -> Result:
+        """Compute the others, and return all."""
+        for name in sorted(self.signals):
+            self.resolve(name, ())
+        return self.result
+
+    def _settled(self, name: str) -> bool:
+        return name in self.result.measurements or name in self.result.absent or name not in self.signals
 
     def resolve(self, name: str, waiting: tuple[str, ...]) -> Measurement | None:
         """Return the measurement of a signal, computed first where it is derived; None where there is none."""
@@ -139,7 +157,7 @@ class _Work:
         if pairs is None or len(pairs[0]) == 0:
             return f"needs a {signal.entity} for each {fine}, and none is known"
         rows, groups = pairs
-        size = len(self.tables[signal.entity])
+        size = len(self.members.tables[signal.entity])
         inner = self.result.measurements[of]
         return _mapped(replace(inner, origin=(), query=""), lambda values: reduced(values[rows], groups, size, by))
 

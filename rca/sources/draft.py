@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from rca.library import Library
-from rca.model import Measurement, Window
+from rca.model import Window
 from rca.sources.asking import Answered, Questions, Sampling
+from rca.sources.derive import Members, Work
 from rca.sources.expressions import SHORT, Sampled
 from rca.sources.grid import EDGE, Grid, common_step
 from rca.sources.measure import Bench, Material, Times
@@ -33,16 +34,16 @@ class Draft:
         self.directory = build(desk.library.entities, world)
         material = Material(desk.series, desk.failed, desk.readings.readers, desk.readings.codes, self.directory)
         self.bench = Bench(desk.asked, material, times)
-        self.found: dict[str, Measurement | str] = {}
+        self.derived = Work(desk.library.signals, Members(desk.library.entities, self.directory.tables))
         self._desk = desk
         self._world = world
         self._sizes = desk.readings.sizes()
         self._open = [name for name, signal in sorted(desk.library.signals.items()) if signal.derived is None]
 
     def advance(self) -> None:
-        """Measure every signal whose answers are all in."""
+        """Measure every signal whose answers are all in, and compute those that are derived from them."""
         for name in [name for name in self._open if self._desk.complete(name)]:
-            self.found[name] = self.bench.measure(name, self._desk.library.signals[name])
+            self.derived.take(name, self.bench.measure(name, self._desk.library.signals[name]))
             self._open.remove(name)
 
     def stands(self) -> bool:
