@@ -121,7 +121,7 @@ def canonical(library: Library, snapshot: Snapshot) -> Snapshot:
 
 
 def _table(table: Table, order: Indices) -> Table:
-    return Table(table.kind, table.key, {name: column[order] for name, column in table.columns.items()})
+    return Table(table.kind, table.key, {name: column[order] for name, column in table.columns.items()}, sorted=True)
 
 
 def _measurement(one: Measurement, order: Indices) -> Measurement:
@@ -132,5 +132,7 @@ def _measurement(one: Measurement, order: Indices) -> Measurement:
 
 def _order(table: Table) -> Indices | None:
     """Return the order that sorts a table, None where it is sorted."""
+    if table.sorted:
+        return None
     order = np.lexsort([natural_places(table.columns[label].tolist()) for label in reversed(table.key)])
     return None if np.array_equal(order, np.arange(len(order))) else order

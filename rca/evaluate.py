@@ -85,6 +85,7 @@ class Look:
         self.library = library
         self.snapshot = snapshot
         self.joins = Joins(library.entities, snapshot.tables)
+        self._counts: dict[tuple[Leaf, str], States] = {}
         self._scores: dict[tuple[Leaf, str], tuple[Score, View] | None] = {}
         self._views: dict[tuple[object, ...], View | None] = {}
         states = library.signals[PHASES].codes if PHASES in library.signals else None
@@ -188,7 +189,10 @@ class Look:
         if reduced:
             return state
         if leaf.reduce == "count":
-            return _counted(state, index, self.size(kind), leaf.at_least)
+            counted = self._counts.get((leaf, kind))
+            if counted is None:
+                counted = self._counts[leaf, kind] = _counted(state, index, self.size(kind), leaf.at_least)
+            return counted
         if on == kind:
             return state
         spread = state[index]

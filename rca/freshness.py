@@ -55,8 +55,10 @@ def _ended(library: Library, snapshot: Snapshot) -> list[str]:
         signal = library.signals[name]
         if signal.derived is not None or not len(one.window):
             continue
-        last = last_seen(one.window)
         allowed = (3 * max(one.interval, snapshot.step) + one.smoothing) / snapshot.step
+        if np.isfinite(one.window[:, -int(allowed) :]).any(axis=1).all():
+            continue
+        last = last_seen(one.window)
         ended = np.flatnonzero((last >= 0) & (last < last.max() - allowed))
         if len(ended) > worst.get(signal.entity, (0,))[0]:
             table = snapshot.tables[signal.entity]

@@ -47,12 +47,13 @@ class Table:
 
     `key` names the columns that identify a row (`("node", "gpu")`); further columns say where the entity stands
     (`job`, `rank`, `tp`, `pp`, `dp`, `cp`, `rack`, `model` ...), as of the window. Every column is an object array
-    of `str`, shape (n,).
+    of `str`, shape (n,). `sorted` says that the rows are known to stand in the natural order of their keys.
     """
 
     kind: str
     key: tuple[str, ...]
     columns: Mapping[str, NDArray[np.object_]]
+    sorted: bool = False
 
     def __len__(self) -> int:
         return len(self.columns[self.key[0]])

@@ -372,7 +372,7 @@ class _Builder:
         rows = [self.found[kind][key] for key in keys]
         names = dict.fromkeys((*described.labels, *described.columns))
         columns = {name: _column([row.get(name, "") for row in rows]) for name in names}
-        return Table(kind, described.labels, columns)
+        return Table(kind, described.labels, columns, sorted=True)
 
     def rows(self, kind: str, keys: Sequence[Key]) -> Ints:
         """Return the row of each reading of a kind."""
