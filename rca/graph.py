@@ -5,7 +5,9 @@ A hub whose members can be seen blocks the way: what lies behind it is explained
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +27,8 @@ ENOUGH = 0.5
 """A cause that accounts for less than half of an effect is not the cause of it (What-if: M_W, M_S of at least 0.5)."""
 WHOLE = 0.75
 """Share of a coarser entity's members that must be ill alike before it is named instead of them."""
+THREADS, MANY = 2, 1024
+"""Rules are judged by so many threads where there are so many entities of a kind; more of them wait for each other."""
 LATE = 0.2
 """How likely a cause is to be seen clearly after its effect."""
 
@@ -115,9 +119,8 @@ class Graph:
     def __init__(self, look: Look, jobs: Sequence[int] | None = None) -> None:
         """Judge all rules; with `jobs` (rows) only what belongs to these counts."""
         self.look = look
-        self.judged: dict[str, Judgement] = {
-            name: _inside(look, look.judge(rule), jobs) for name, rule in sorted(look.library.rules.items())
-        }
+        judged = _judged(look)
+        self.judged = {name: _inside(look, judged[name], jobs) for name in sorted(judged)}
         self._stand_in()
         self.edges = _edges(look.library)
         self._doses: dict[tuple[str, int], Dose | None] = {}
@@ -409,6 +412,22 @@ def _once(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
         if key not in best or hub.strength > best[key].strength:
             best[key] = hub
     return tuple(best.values())
+
+
+def _judged(look: Look) -> dict[str, Judgement]:
+    """Judge all rules; where entities are many, those of one kind in one thread and those of the next in another.
+
+    Most of the time goes into numpy, which lets other threads run meanwhile; rules on the same kind share what they
+    measure.
+    """
+    kinds: defaultdict[str, list[Rule]] = defaultdict(list)
+    for rule in look.library.rules.values():
+        kinds[rule.entity].append(rule)
+    if max(map(look.size, kinds), default=0) < MANY:
+        return {rule.id: look.judge(rule) for rules in kinds.values() for rule in rules}
+    with ThreadPoolExecutor(THREADS) as pool:
+        batches = pool.map(lambda rules: [look.judge(rule) for rule in rules], sorted(kinds.values(), key=len)[::-1])
+        return {judged.rule.id: judged for batch in batches for judged in batch}
 
 
 def _inside(look: Look, judged: Judgement, jobs: Sequence[int] | None) -> Judgement:
