@@ -123,8 +123,9 @@ def survey(rules: Path | None = None, extra: Sequence[Path] = (), changes: Chang
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a folder of rules")
     found = _Found()
-    for folder in folders:
-        _read_folder(folder, found, main=folder is folders[0])
+    files = [_files(folder) for folder in folders]
+    for folder, paths in zip(folders, files, strict=True):
+        _read_folder(folder, paths, found, main=folder is folders[0])
     if found.entities is None:
         return Loaded(None, found.places, order(found.problems))
     library = Library(
@@ -132,7 +133,7 @@ def survey(rules: Path | None = None, extra: Sequence[Path] = (), changes: Chang
         entities=found.entities,
         rules=dict(sorted(found.rules.items())),
         aliases=_aliases(folders[0], found),
-        digest=_digest(folders, found),
+        digest=_digest(folders, files, found),
     )
     changes = changes or Changes()
     found.problems.extend(_change_problems(library, changes, found.places))
@@ -297,8 +298,8 @@ class _Found:
         return True
 
 
-def _read_folder(folder: Path, found: _Found, *, main: bool) -> None:
-    for path in _files(folder):
+def _read_folder(folder: Path, paths: Sequence[Path], found: _Found, *, main: bool) -> None:
+    for path in paths:
         relative = path.relative_to(folder)
         top = relative.parts[0]
         if path.suffix == ".yml":
@@ -396,11 +397,11 @@ def _changed_digest(digest: str, changes: str) -> str:
     return f"sha256:{hashlib.sha256(f'{digest} {changes}'.encode()).hexdigest()}"
 
 
-def _digest(folders: Sequence[Path], found: _Found) -> str:
+def _digest(folders: Sequence[Path], files: Sequence[Sequence[Path]], found: _Found) -> str:
     """Return the digest of all files that make a library: sorted relative paths, and bytes."""
     digest = hashlib.sha256()
-    for number, folder in enumerate(folders):
-        for path in _files(folder):
+    for number, (folder, paths) in enumerate(zip(folders, files, strict=True)):
+        for path in paths:
             if path.suffix in {".yaml", ".csv"}:
                 try:
                     data = path.read_bytes()

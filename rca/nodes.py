@@ -15,13 +15,44 @@ from rca.errors import Problem
 MAX_DEPTH = 50
 TAG = "tag:yaml.org,2002:"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DOUBTFUL = re.compile(r"[&*!]|^(?:---|\.\.\.)", re.MULTILINE)
+"""What anchors, aliases, tags and several documents are written with; most files hold none of it anywhere."""
+
+
+class _DeepError(Exception):
+    """A text may be nested too deep."""
+
+
+class _Shallow(_LOADER):  # type: ignore[misc, valid-type]  # whichever there is
+    """Composes what is not nested deep."""
+
+    depth = 0
+
+    def descend_resolver(self, _parent: object, _index: object) -> None:
+        """Go a level down; called before each node, also by the loader in C."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _DeepError
+
+    def ascend_resolver(self) -> None:
+        """Come back up."""
+        self.depth -= 1
 
 
 def compose(text: str, place: str) -> tuple[yaml.Node | None, tuple[Problem, ...]]:
     """Return the root node of a text, or None and what is wrong with the text as YAML."""
+    problems: tuple[Problem, ...] = ()
+    doubtful = _DOUBTFUL.search(text) is not None
+    node = None
     try:
-        problems = tuple(Problem(f"{place}:{line_of(event)}", printable(wrong)) for event, wrong in _forbidden(text))
-        node = None if problems else yaml.compose(text, Loader=_LOADER)
+        try:
+            node = None if doubtful else yaml.compose(text, Loader=_Shallow)
+        except _DeepError:
+            doubtful = True
+        if doubtful:
+            wrong = [(line_of(event), what) for event, what in _forbidden(text)]
+            problems = tuple(Problem(f"{place}:{line}", printable(what)) for line, what in wrong)
+            node = None if problems else yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         return None, (_syntax(error, text, place),)
     if node is None and not problems:
