@@ -48,6 +48,7 @@ class Ledger:
         self._phases = Phases(self.values)
         self._checkpoints = Checkpoints(self.values)
         self._events: set[Extra] = set()
+        self._entered: dict[str, tuple[str, dict[Key, None]]] = {}
 
     @property
     def reporter(self) -> str:
@@ -250,8 +251,14 @@ class Ledger:
 
     def enter(self, state: str, rank: str) -> None:
         """Set the state of a rank."""
+        entered, keys = self._entered.get(rank, ("", {}))
+        if entered == state:
+            self.values.again(keys)
+            return
+        keys = {Key("train_state", rank, (("state", one),)): None for one in STATES}
         for one in STATES:
             self.values.set("train_state", rank, float(one == state), (("state", one),))
+        self._entered[rank] = (state, keys)
 
     def saving(self, fields: Fields, rank: str, time: float) -> None:  # noqa: ARG002
         """Take the beginning of a checkpoint."""

@@ -42,10 +42,19 @@ class Values:
     def __init__(self) -> None:
         self.values: dict[Key, float] = {}
         self.touched: dict[Key, None] = {}
+        self._keys: dict[tuple[str, str, Extra], Key] = {}
+
+    def _key(self, name: str, rank: str, extra: Extra) -> Key:
+        """Return the key of a series; it is made once, as thousands of lines speak of the same few."""
+        parts = (name, rank, extra)
+        key = self._keys.get(parts)
+        if key is None:
+            key = self._keys[parts] = Key(name, rank, extra)
+        return key
 
     def set(self, name: str, rank: str, value: float, extra: Extra = ()) -> None:
         """Set a gauge; one that is no number is absent."""
-        key = Key(name, rank, extra)
+        key = self._key(name, rank, extra)
         if math.isfinite(value):
             self.values[key] = value
             self.touched[key] = None
@@ -54,7 +63,7 @@ class Values:
 
     def add(self, name: str, rank: str, amount: float, extra: Extra = ()) -> None:
         """Add to a counter, which begins at 0; what is no number or less than nothing is not added."""
-        key = Key(name, rank, extra)
+        key = self._key(name, rank, extra)
         self.values[key] = self.values.get(key, 0.0) + (amount if 0.0 < amount < math.inf else 0.0)
         self.touched[key] = None
 
@@ -63,6 +72,10 @@ class Values:
         if count > 0.0 and 0.0 <= seconds < math.inf:
             self.add(f"{name}_sum", rank, seconds * count, extra)
             self.add(f"{name}_count", rank, count, extra)
+
+    def again(self, keys: Mapping[Key, None]) -> None:
+        """Note that series stay as they are."""
+        self.touched.update(keys)
 
     def drop(self, key: Key) -> None:
         """Let a series end."""
