@@ -6,8 +6,10 @@ import pytest
 from read_once import load
 from synthetic import Job
 
+from rca import graph
 from rca.detectors import Above, All, Any, Below, Condition, Logged, Not, Unless
 from rca.evaluate import Look, median
+from rca.graph import Graph
 from rca.library import Library, Override, Rule
 from rca.rows import hold
 
@@ -94,6 +96,19 @@ def test_members_are_counted_or_reduced(library: Library) -> None:
     assert look.judge(rule(two, "node")).state.tolist() == [1, -1]
     assert look.judge(rule(share, "node")).state.tolist() == [1, 1]
     assert look.judge(rule(hottest, "node")).state.tolist() == [1, 1]
+
+
+def test_rules_judged_side_by_side_are_what_they_are_one_by_one(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Graph(hot(library, [0, 1, 8])).judged
+    monkeypatch.setattr(graph, "MANY", 1)
+    together = Graph(hot(library, [0, 1, 8])).judged
+    assert [*alone] == [*together] == sorted(library.rules)
+    for name, judged in alone.items():
+        other = together[name]
+        for one, two in ((judged.state, other.state), (judged.first, other.first), (judged.recent, other.recent)):
+            assert np.array_equal(one, two), name
 
 
 def test_a_rank_reads_its_gpu(library: Library) -> None:

@@ -141,6 +141,13 @@ def test_a_block_of_timers_ends_when_others_go_on() -> None:
     assert [one.kind for one in read(scattered)] == ["phase_min", "phase_max", "once"]
 
 
+def test_what_only_looks_like_a_timer_is_none() -> None:
+    plain, more = Reader(), Reader()
+    plain.take(BLOCK.encode())
+    more.take((BLOCK + "node-7:1:2 [0] NCCL INFO Channel 00/0 : 7\nnode-7 says 3 : 4\nhello-you : 5\n").encode())
+    assert more.unknown == plain.unknown + 2, "one word with a hyphen may be a timer of a new Megatron"
+
+
 def test_the_rank_of_a_file_is_that_of_lines_that_name_none() -> None:
     assert [one.rank for one in read(f"{OLD}\n{LINES['memory'][0]}\n{BLOCK}", "7")] == ["7", "22", "7", "7", "7"]
     assert [rank_of(name) for name in ("rank_07.log", "Rank-3.out", "worker.rank12.jsonl", "frank7.log")] == [
