@@ -3,7 +3,8 @@
 8,192 GPUs on 1,024 nodes with one ill GPU, 24 signals (196,608 series, and 8,192 that tie ranks to GPUs), 15 minutes at
 15 s, in a Prometheus on the same machine. `raw` sends the very requests that `rca` sends, as many at once, reads the
 bodies and throws them away. `rca` is the program as its users start it, from the start of the process to its end. Both
-run in alternation, the best of each counts.
+run in alternation, and the medians count: on a machine with neighbours the best of many short runs meets a quieter moment
+than the best of as many long ones. The ratio of the best is told too.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests")]
 
@@ -178,9 +180,10 @@ def compare(url: str, end: float, shape: Shape, given: argparse.Namespace) -> No
         show("raw", raw[-1])
         ours.append(run_rca(url, end, report, meter))
         show("rca", ours[-1])
-    ratio = min(run.wall for run in ours) / min(run.wall for run in raw)
+    ratio, best = (of(run.wall for run in ours) / of(run.wall for run in raw) for of in (median, min))
     memory = max(run.memory for run in ours)
-    print(f"ratio of the best {ratio:.2f}, target {TARGET:.1f} x  {'ok' if ratio <= TARGET else 'missed'}")
+    verdict = "ok" if ratio <= TARGET else "missed"
+    print(f"ratio of the medians {ratio:.2f}, of the best {best:.2f}, target {TARGET:.1f} x  {verdict}")
     print(f"peak memory {memory:,.0f} MiB, target {MEMORY:,} MiB  {'ok' if memory < MEMORY else 'missed'}")
     print(judge(report, shape))
 
@@ -195,7 +198,7 @@ def main() -> None:
     """Fill a server and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--small", action="store_true", help="a small job, to see that it runs")
-    parser.add_argument("--repeats", type=int, default=3, help="how often each side runs, the best counts  [3]")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each side runs  [5]")
     parser.add_argument("--profile", action="store_true", help="say where the time of a diagnosis goes")
     given, _ = parser.parse_known_args()
     missing = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]

@@ -77,6 +77,11 @@ class Judgement:
         """Return the rows on which the rule holds."""
         return np.flatnonzero(self.state == 1)
 
+    @functools.cached_property
+    def unjudged(self) -> float:
+        """Return the share of rows on which nothing is known of the rule, 1 where there is no row."""
+        return float((self.state == 0).mean()) if len(self.state) else 1.0
+
 
 class Look:
     """One snapshot under one library; every leaf is scored once, whatever number of rules asks for it."""
@@ -86,6 +91,7 @@ class Look:
         self.snapshot = snapshot
         self.joins = Joins(library.entities, snapshot.tables)
         self._counts: dict[tuple[Leaf, str], States] = {}
+        self._read: dict[tuple[str, str], Floats | None] = {}
         self._scores: dict[tuple[Leaf, str], tuple[Score, View] | None] = {}
         self._views: dict[tuple[object, ...], View | None] = {}
         states = library.signals[PHASES].codes if PHASES in library.signals else None
@@ -257,6 +263,11 @@ class Look:
 
     def values(self, signal: str, kind: str) -> Floats | None:
         """Return a signal on the rows of `kind`, read from its own or a coarser kind."""
+        if (signal, kind) not in self._read:
+            self._read[signal, kind] = self._values(signal, kind)
+        return self._read[signal, kind]
+
+    def _values(self, signal: str, kind: str) -> Floats | None:
         measured = self.snapshot.measurements.get(signal)
         alignment = self.joins.align(kind, self.library.signals[signal].entity)
         if measured is None or alignment is None or alignment.way != "coarser":

@@ -207,8 +207,7 @@ class Contest:
                 continue
             if not edges:  # what leads there through kinds that nobody sees
                 reach = self._graph.reach(rule.id, hub.effect)
-                dark_share = float((judged.state == 0).mean()) if len(judged.state) else 1.0
-                mass += _share(rule, symptom) * reach * dark_share
+                mass += _share(rule, symptom) * reach * judged.unjudged
                 continue
             rows = self._look.joins.members(target.entity, edges[0].via, rule.entity, int(hub.true[0]))
             dark = 0 if rows is None else int((judged.state[rows] == 0).sum())
