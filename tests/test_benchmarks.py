@@ -31,7 +31,9 @@ def test_a_diagnosis_is_measured_against_a_raw_fetch():
     assert "gpu_thermal_throttling on node=node-10 gpu=1" in text
     assert ": right\n" in text
     assert "not asked for" not in text
-    assert re.search(r"^ratio of the medians [\d.]+, of the best [\d.]+, target 2\.0 x  (ok|missed)$", text, re.MULTILINE)
+    assert re.search(
+        r"^ratio of the medians [\d.]+, of the best [\d.]+, target 2\.0 x  (ok|missed)$", text, re.MULTILINE
+    )
     assert re.search(r"^peak memory [\d,]+ MiB, target 4,096 MiB  ok$", text, re.MULTILINE)
     raw, rca = (float(re.search(rf"^ +{side} .* ([\d.]+) MB", text, re.MULTILINE)[1]) for side in ("raw", "rca"))
     assert abs(raw - rca) <= 0.1, "both sides fetch the same bytes"
