@@ -15,6 +15,7 @@ from log_lines import AIAK, BLOCK, EACH, HEAD, LINES, LONGEST, NOON, OLD
 from rca.parsers import Reader, Record
 from rca.parsers.reader import LITERALS, OTHERS, blocks, rank_of, shape_of
 from rca.parsers.strain import Strainer
+from rca.parsers.timers import Names, TimerBlock
 
 CHATTER = "hello 7\nNCCL INFO Channel 00/0 : 7[7] -> 0[0] via P2P\n\n 45%|####      | 45/100 [00:10<00:12]\n{'a': 1}\n{\"b\": 2}\n"
 EVERYTHING = "".join(f"{text}\n{CHATTER}" for text, *_ in LINES.values()) + BLOCK + EACH + AIAK + LONGEST + CHATTER
@@ -139,6 +140,16 @@ def test_a_block_of_timers_ends_when_others_go_on() -> None:
     assert reader.unknown == 101
     scattered = "hello\n".join(line + "\n" for line in BLOCK.splitlines() if "copy" not in line)
     assert [one.kind for one in read(scattered)] == ["phase_min", "phase_max", "once"]
+
+
+def test_a_list_of_timers_that_was_cut_short_does_not_hide_the_whole() -> None:
+    names, lines = Names(), [b"optimizer ....: (50.00, 51.25)\n", b"all-grads-sync ..: (1.0, 2.0)\n"]
+    for text in (lines[0], b"".join(lines), b"".join(lines)):
+        block, known = TimerBlock(names), set[int]()
+        assert block.run(text, 0, known) == len(text)
+        assert len(known) == text.count(b"\n") == len(block.records()[0].fields)
+    phases, _ = names.usual(b"".join(lines), 0) or ([], None)
+    assert phases == ["optimizer", "grads_sync"]
 
 
 def test_what_only_looks_like_a_timer_is_none() -> None:

@@ -89,7 +89,7 @@ class TimerBlock:
         (61, {0, 31})
         """
         usual = self._names.usual(block, begin)
-        if usual is not None:
+        if usual is not None and not _PAIR.match(block, usual[1].end()):  # else a block's end had cut that list short
             phases, match = usual
             printed = match.groups()
             known.update([place for place, _ in match.regs[1::3]])
@@ -210,7 +210,10 @@ class Names:
         """Take down what stood together, to find it at once when it comes again."""
         if timers and len(self._usual) < _USUAL:
             lines = [rb"()%b: \((\d+\.\d+), (\d+\.\d+)\)\r?\n" % re.escape(head) for head in timers]
-            self._usual.append(([timer.phase for timer in timers.values()], re.compile(b"".join(lines))))
+            pattern = re.compile(b"".join(lines))
+            if pattern not in [one for _, one in self._usual]:
+                self._usual.append(([timer.phase for timer in timers.values()], pattern))
+                self._usual.sort(key=lambda one: -len(one[0]))
 
     def usual(self, block: bytes | bytearray, begin: int) -> "tuple[list[str], re.Match[bytes]] | None":
         """Return the phases of pairs that stand together from a line on as they did before, None for others; and where
